@@ -1,16 +1,16 @@
 //! Two workers on one address; the one that is asked asks the other how much it has served: `curl 127.0.0.1:7005`.
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_net::{http::*, *};
-type Message = (ConnId, Option<u64>); // the connection that waits, and the answer on its way back
+type Message = (RequestId, Option<u64>); // the request that waits, and the answer on its way back
 struct Worker(Endpoint<Message>, Vec<(usize, Message)>); // answers that wait for room on the bus
 impl Handler for Worker {
     type Data = ();
     type Protocols = Http;
     fn on_tick(&mut self, cx: &mut Context<()>) {
-        while let Some((from, (conn, answer))) = self.0.recv() {
+        while let Some((from, (id, answer))) = self.0.recv() {
             match answer {
-                None => self.1.push((from, (conn, Some(cx.stats().requests)))),
-                Some(n) => _ = cx.respond(conn, &Response::text(&format!("it has served {n}\n"))),
+                None => self.1.push((from, (id, Some(cx.stats().requests)))),
+                Some(n) => _ = cx.respond(id, &Response::text(&format!("it has served {n}\n"))),
             }
         }
         self.1.retain(|&(to, answer)| self.0.send(to, answer).is_err_and(|error| error.is_full()));
@@ -24,9 +24,9 @@ impl Handler for Worker {
     }
 }
 impl HttpHandler for Worker {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-        let asked = self.0.broadcast(|_| (conn, None)).sent > 0;
-        _ = asked || cx.respond(conn, &Response::new(503)).is_ok(); // the other is behind
+    fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, _: &Request<'_>) {
+        let asked = self.0.broadcast(|_| (id, None)).sent > 0;
+        _ = asked || cx.respond(id, &Response::new(503)).is_ok(); // the other is behind
     }
 }
 fn main() -> std::io::Result<()> {

@@ -1,29 +1,28 @@
 //! Holds each request a random while, then answers it: `cargo run --example comet [ADDR] [MIN_MS] [MAX_MS]`.
 //! A held request costs its connection's record and a place in the wheel.
 
-use dunlin_net::http::{Request, Response};
+use dunlin_net::http::{Request, RequestId, Response};
 use dunlin_net::*;
 
-struct Comet {
-    hold_ms: std::ops::RangeInclusive<u64>,
-}
+struct Comet(std::ops::RangeInclusive<u64>);
 
 impl Handler for Comet {
     type Data = ();
     type Protocols = Http;
 
     fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        if cx.respond(conn, &Response::text("time is up\n")).is_err() {
+        let held = cx.outstanding(conn);
+        if held.and_then(|id| cx.respond(id, &Response::text("time is up\n"))).is_err() {
             cx.abort(conn);
         }
     }
 }
 
 impl HttpHandler for Comet {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-        let (min, max) = (*self.hold_ms.start(), *self.hold_ms.end());
+    fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, _: &Request<'_>) {
+        let (min, max) = (*self.0.start(), *self.0.end());
         let hold_ms = min + cx.random_u64() % (max - min + 1);
-        cx.set_deadline(conn, Some(cx.now_ms() + hold_ms));
+        cx.set_deadline(id.conn(), Some(cx.now_ms() + hold_ms));
     }
 }
 
@@ -36,5 +35,5 @@ fn main() -> std::io::Result<()> {
     let cx = event_loop.context();
     let listener = cx.listen(addr, &ListenConfig::http())?;
     println!("listening on {}", cx.listener_addr(listener).expect("it listens"));
-    event_loop.run(&mut Comet { hold_ms: min..=max.max(min) })
+    event_loop.run(&mut Comet(min..=max.max(min)))
 }

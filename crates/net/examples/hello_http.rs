@@ -1,7 +1,7 @@
 //! Answers every request with a greeting: `cargo run --example hello_http [ADDR]`, then
 //! `curl http://127.0.0.1:7001/you`.
 
-use dunlin_net::http::{Request, Response};
+use dunlin_net::http::{Request, RequestId, Response};
 use dunlin_net::*;
 
 struct Hello;
@@ -12,13 +12,13 @@ impl Handler for Hello {
 }
 
 impl HttpHandler for Hello {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
+    fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, request: &Request<'_>) {
         let text = match request.path {
             "/" => "hello, world\n".to_owned(),
             path => format!("hello, {}\n", path.trim_start_matches('/')),
         };
-        if cx.respond(conn, &Response::text(&text)).is_err() {
-            cx.abort(conn); // it asks without reading the answers
+        if cx.respond(id, &Response::text(&text)).is_err() {
+            cx.abort(id.conn()); // it asks without reading the answers
         }
     }
 }

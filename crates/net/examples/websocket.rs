@@ -1,6 +1,6 @@
 //! Sends back every message: `cargo run --example websocket [ADDR] [--no-deflate]`. Autobahn's subject.
 
-use dunlin_net::http::Request;
+use dunlin_net::http::{Request, RequestId};
 use dunlin_net::websocket::{DeflateConfig, Limits, Message, WebSocketConfig};
 use dunlin_net::*;
 
@@ -12,8 +12,8 @@ impl Handler for Echo {
 }
 
 impl HttpHandler for Echo {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
-        let _ = cx.upgrade_websocket(conn, request, &self.0); // a bad handshake is answered
+    fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, request: &Request<'_>) {
+        let _ = cx.upgrade_websocket(id, request, &self.0); // a bad handshake is answered
     }
 }
 

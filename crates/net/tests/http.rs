@@ -7,7 +7,7 @@ mod support;
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use dunlin_net::http::{self, Framing, Request, Response};
+use dunlin_net::http::{self, Framing, Request, RequestId, Response};
 use dunlin_net::{
     CloseReason, ConnId, Context, Handler, Http, HttpHandler, ListenConfig, TimerId, WriteError,
 };
@@ -24,27 +24,31 @@ impl Handler for Site {
     type Protocols = Http;
 
     fn on_timer(&mut self, cx: &mut Context<()>, _: TimerId, data: u64) {
-        let conn = ConnId::from_u64(data);
-        if cx.write_chunk(conn, b"three").is_ok() {
-            cx.end_chunks(conn).unwrap();
+        let id = RequestId::from_u64(data);
+        if cx.write_chunk(id, b"three").is_ok() {
+            cx.end_chunks(id).unwrap();
         } else {
-            let _ = cx.respond(conn, &Response::text("at last"));
+            if cx.respond(id, &Response::text("at last")).is_err() {
+                let _ = self.story.send("too late".into());
+            }
         }
     }
 
     fn on_deadline(&mut self, cx: &mut Context<()>, conn: ConnId) {
-        cx.respond(conn, &Response::text("by deadline")).unwrap();
+        let id = cx.outstanding(conn).unwrap();
+        cx.respond(id, &Response::text("by deadline")).unwrap();
     }
 
     fn on_close(&mut self, cx: &mut Context<()>, conn: ConnId, (): (), why: CloseReason) {
-        assert_eq!(cx.respond(conn, &Response::new(200)), Err(WriteError::Stale));
+        assert_eq!(cx.outstanding(conn), Err(WriteError::Stale));
         let _ = self.story.send(why.to_string());
     }
 }
 
 impl HttpHandler for Site {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
-        assert!(cx.is_awaiting_response(conn));
+    fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, request: &Request<'_>) {
+        let conn = id.conn();
+        assert_eq!(cx.outstanding(conn), Ok(id));
         let echoed = format!(
             "{} {} {}",
             request.method.as_str(),
@@ -52,19 +56,24 @@ impl HttpHandler for Site {
             String::from_utf8_lossy(request.body)
         );
         match request.path {
-            "/later" => _ = cx.run_after(1, conn.to_u64()),
+            "/later" => _ = cx.run_after(1, id.to_u64()),
             "/deadline" => cx.set_deadline(conn, Some(cx.now_ms() + 1)),
             "/never" => {}
-            "/close" => cx.respond_and_close(conn, &Response::text("last")).unwrap(),
-            "/empty" => cx.respond(conn, &Response::new(204)).unwrap(),
+            // Answered in time, and once more when it is too late.
+            "/twice" => {
+                cx.respond(id, &Response::text("in time")).unwrap();
+                cx.run_after(1, id.to_u64());
+            }
+            "/close" => cx.respond_and_close(id, &Response::text("last")).unwrap(),
+            "/empty" => cx.respond(id, &Response::new(204)).unwrap(),
             "/big" => {
                 let body = vec![b'b'; 300_000];
-                cx.respond(conn, &Response { body: &body, ..Response::new(200) }).unwrap();
+                cx.respond(id, &Response { body: &body, ..Response::new(200) }).unwrap();
             }
             "/chunks" => {
-                cx.start_chunked(conn, &Response::text("one ")).unwrap();
-                cx.write_chunk(conn, b"two ").unwrap();
-                cx.run_after(1, conn.to_u64());
+                cx.start_chunked(id, &Response::text("one ")).unwrap();
+                cx.write_chunk(id, b"two ").unwrap();
+                cx.run_after(1, id.to_u64());
             }
             "/stream" => {
                 let head = Response {
@@ -72,12 +81,12 @@ impl HttpHandler for Site {
                     body: b":\n\n",
                     ..Response::new(200)
                 };
-                match cx.start_stream(conn, &head, Framing::UntilClose) {
+                match cx.start_stream(id, &head, Framing::UntilClose) {
                     Ok(()) => self.streams.push(conn),
                     Err(error) => panic!("{error}"),
                 }
             }
-            _ => cx.respond(conn, &Response::text(&echoed)).unwrap(),
+            _ => cx.respond(id, &Response::text(&echoed)).unwrap(),
         }
     }
 
@@ -346,4 +355,22 @@ fn who_asks_without_reading_is_not_answered_without_end() {
         assert_eq!(peer.hears_response().1.len(), 300_000);
     }
     assert_eq!(site.ask(|_, cx| cx.stats().buffered_bytes), 0);
+}
+
+/// A late answer once went to the request that followed on the connection.
+#[test]
+fn late_answer_of_an_answered_request_reaches_no_later_one() {
+    let (site, events) = site();
+    let mut peer = site.connect();
+    peer.says("GET /twice HTTP/1.1\r\nHost: x\r\n\r\nGET /never HTTP/1.1\r\nHost: x\r\n\r\n");
+    answers(&mut peer, "in time");
+    assert_eq!(events.recv_timeout(TIMEOUT).unwrap(), "too late", "while the second one waits");
+    let waits = site.ask(|_, cx| {
+        let conn = cx.connections().next().unwrap();
+        let id = cx.outstanding(conn).unwrap();
+        cx.respond(id, &Response::text("its own")).unwrap();
+        cx.respond(id, &Response::text("again"))
+    });
+    assert_eq!(waits, Err(WriteError::OutOfTurn));
+    answers(&mut peer, "its own");
 }

@@ -11,12 +11,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_net::http::{Request, Response};
+use dunlin_net::http::{Request, RequestId, Response};
 use dunlin_net::websocket::{Message, NewHandshake, Opcode, WebSocketConfig};
 use dunlin_net::{
     ClientTls, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Http, HttpHandler,
     Interest, ListenConfig, ListenerId, LoopConfig, Ready, ResolveError, ServerConfig, ServerTls,
-    Tcp, Tls, UpgradeError, WebSocket, WebSocketHandler, WriteError, start,
+    Tcp, TimerId, Tls, UpgradeError, WebSocket, WebSocketHandler, WriteError, start,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use support::{Peer, TIMEOUT};
@@ -87,10 +87,10 @@ impl Handler for Both {
 }
 
 impl HttpHandler for Both {
-    fn on_request(&mut self, cx: &mut Context<bool>, conn: ConnId, request: &Request<'_>) {
+    fn on_request(&mut self, cx: &mut Context<bool>, id: RequestId, request: &Request<'_>) {
         match request.upgrade {
-            true => _ = cx.upgrade_websocket(conn, request, &WebSocketConfig::default()),
-            false => cx.respond(conn, &Response::text("over TLS")).unwrap(),
+            true => _ = cx.upgrade_websocket(id, request, &WebSocketConfig::default()),
+            false => cx.respond(id, &Response::text("over TLS")).unwrap(),
         }
     }
 }
@@ -339,8 +339,8 @@ impl Handler for Worker {
 }
 
 impl HttpHandler for Worker {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-        cx.respond_and_close(conn, &Response::text(&format!("worker {}", self.0))).unwrap();
+    fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, _: &Request<'_>) {
+        cx.respond_and_close(id, &Response::text(&format!("worker {}", self.0))).unwrap();
     }
 }
 
@@ -374,10 +374,10 @@ fn what_a_handler_does_not_speak_is_refused() {
         type Protocols = Http;
     }
     impl HttpHandler for Plain {
-        fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
-            let refused = cx.upgrade_websocket(conn, request, &WebSocketConfig::default());
+        fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, request: &Request<'_>) {
+            let refused = cx.upgrade_websocket(id, request, &WebSocketConfig::default());
             assert_eq!(refused, Err(UpgradeError::Write(WriteError::NotPlugged)));
-            cx.respond_and_close(conn, &Response::text("plain")).unwrap();
+            cx.respond_and_close(id, &Response::text("plain")).unwrap();
         }
     }
     let server = start(anywhere(), ServerConfig::new(1, ListenConfig::http()), |_| Plain).unwrap();
@@ -411,4 +411,28 @@ fn a_server_that_is_dropped_has_ended() {
     drop(server);
     assert!(remote.run(|_, _| ()).is_err(), "its loops are gone");
     TcpListener::bind(addr).expect("and so are its listeners");
+}
+
+/// A timer once counted from the last turn: one set after a long start-up fired at once.
+#[test]
+fn timer_set_between_turns_counts_from_when_it_is_set() {
+    struct Timers(Option<Instant>);
+    impl Handler for Timers {
+        type Data = ();
+        type Protocols = Tcp;
+
+        fn on_timer(&mut self, cx: &mut Context<()>, _: TimerId, _: u64) {
+            self.0 = Some(Instant::now());
+            cx.stop();
+        }
+    }
+    let mut event_loop = EventLoop::<Timers>::new(LoopConfig::default()).unwrap();
+    let cx = event_loop.context();
+    std::thread::sleep(Duration::from_millis(60));
+    let set = Instant::now();
+    cx.run_after(40, 0);
+    let mut timers = Timers(None);
+    event_loop.run(&mut timers).unwrap();
+    let waited = timers.0.unwrap() - set;
+    assert!(waited >= Duration::from_millis(39), "{waited:?}");
 }

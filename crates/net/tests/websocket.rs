@@ -6,7 +6,7 @@ mod support;
 
 use std::num::NonZeroU64;
 
-use dunlin_net::http::{Request, Response};
+use dunlin_net::http::{Request, RequestId, Response};
 use dunlin_net::websocket::{
     ClientHandshakeError, DeflateConfig, HandshakeError, Message, NewHandshake, Opcode,
     ProtocolError, WebSocketConfig, close_code,
@@ -57,8 +57,8 @@ impl Handler for Both {
 }
 
 impl HttpHandler for Both {
-    fn on_request(&mut self, cx: &mut Context<IsClient>, conn: ConnId, request: &Request<'_>) {
-        match cx.upgrade_websocket(conn, request, &self.config) {
+    fn on_request(&mut self, cx: &mut Context<IsClient>, id: RequestId, request: &Request<'_>) {
+        match cx.upgrade_websocket(id, request, &self.config) {
             Ok(protocol) => self.story.push(format!("server: upgraded, {protocol:?}")),
             Err(UpgradeError::Handshake(error)) => self.story.push(format!("server: {error}")),
             Err(UpgradeError::Write(error)) => panic!("{error}"),
@@ -206,8 +206,8 @@ fn a_server_that_speaks_no_websocket_is_reported_apart() {
         type Protocols = Http;
     }
     impl HttpHandler for Plain {
-        fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-            cx.respond(conn, &Response::new(404)).unwrap();
+        fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, _: &Request<'_>) {
+            cx.respond(id, &Response::new(404)).unwrap();
         }
     }
     let plain = run(Plain, ListenConfig::http());
@@ -333,8 +333,8 @@ impl Handler for OneByOne {
 }
 
 impl HttpHandler for OneByOne {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
-        cx.upgrade_websocket(conn, request, &WebSocketConfig::default()).unwrap();
+    fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, request: &Request<'_>) {
+        cx.upgrade_websocket(id, request, &WebSocketConfig::default()).unwrap();
     }
 }
 

@@ -1,10 +1,9 @@
-//! An HTTP server and a pipelining client on one loop: every request is answered by the backend.
+//! An HTTP server and a pipelining client on one loop: every request is answered by the backend. Headers go both ways, but for
+//! those of one hop.
 //! `gateway [ADDR] [BACKEND_URL]`, then `curl http://127.0.0.1:7004/any/path`.
 
-use dunlin_net::http::{Request as Asked, Response};
-use dunlin_net::{
-    ConnId, Context, EventLoop, Handler, Http, HttpHandler, ListenConfig, LoopConfig,
-};
+use dunlin_net::http::{HeaderSlots, Request as Asked, RequestId as AskedId, Response};
+use dunlin_net::{Context, EventLoop, Handler, Http, HttpHandler, ListenConfig, LoopConfig};
 use dunlin_pipeline::{
     Caller, Client, ClientConfig, HostConfig, HostId, Outcome, Request, RequestId, Requests,
     forward_to_client,
@@ -26,21 +25,28 @@ impl Handler for Gateway {
 }
 
 impl HttpHandler for Gateway {
-    fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, asked: &Asked<'_>) {
+    fn on_request(&mut self, cx: &mut Context<()>, id: AskedId, asked: &Asked<'_>) {
+        // The client writes `Host` itself: it is the backend's.
+        let headers: Vec<_> = asked
+            .headers
+            .end_to_end()
+            .filter(|(name, _)| !name.eq_ignore_ascii_case("Host"))
+            .collect();
         let mut requests = self.client.requests();
         let request = Request {
             method: asked.method.as_str(),
+            headers: &headers,
             body: (!asked.body.is_empty()).then_some(asked.body),
             ..Request::get(asked.target)
         };
         let prepared = requests.prepare(self.backend, &request);
-        if requests.send(self.backend, &prepared, conn.to_u64()).is_err() {
-            let _ = cx.respond(conn, &Response::new(503)); // a client that left is not answered
+        if requests.send(self.backend, &prepared, id.to_u64()).is_err() {
+            let _ = cx.respond(id, &Response::new(503)); // a client that left is not answered
         }
     }
 }
 
-/// Responds to the request that waits for an answer. The tag is its connection.
+/// Responds to the request that waits for an answer. The tag is its id.
 pub struct Answers;
 
 impl Caller for Answers {
@@ -54,13 +60,23 @@ impl Caller for Answers {
         tag: u64,
         outcome: &Outcome<'_>,
     ) {
-        let (status, body) = match outcome {
-            Outcome::Answered(answer) => (answer.status, answer.body.to_vec()),
+        let id = AskedId::from_u64(tag);
+        // Whoever has left is not answered.
+        let _ = match outcome {
+            Outcome::Answered(answer) => {
+                let mut slots = HeaderSlots::new();
+                let head = answer.head.read(&mut slots);
+                // `Date` is written by this server.
+                let headers: Vec<_> = (head.iter().flat_map(|head| head.headers.end_to_end()))
+                    .filter(|(name, _)| !name.eq_ignore_ascii_case("Date"))
+                    .collect();
+                let (status, body) = (answer.status, answer.body);
+                cx.respond(id, &Response { status, headers: &headers, body })
+            }
             Outcome::NotSent(error) | Outcome::Failed(error) | Outcome::Uncertain(error) => {
-                (502, format!("{error}\n").into_bytes())
+                cx.respond(id, &Response { status: 502, ..Response::text(&format!("{error}\n")) })
             }
         };
-        let _ = cx.respond(ConnId::from_u64(tag), &Response { status, body: &body, headers: &[] });
     }
 }
 

@@ -67,3 +67,38 @@ fn a_backend_that_does_not_run_is_a_bad_gateway() {
     assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     assert!(answer.contains("check that the server runs"), "{answer}");
 }
+
+/// What is said end to end goes through in both directions, every line of it; what is said to the next hop does not.
+#[test]
+fn headers_go_through_except_those_of_one_hop() {
+    let backend = serve_many(|_, mut conversation| {
+        while let Some(head) = conversation.hears() {
+            let length = head.len();
+            conversation.says(format!(
+                "HTTP/1.1 201 Created\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Type: text/x-head\r\n\
+                 Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nKeep-Alive: timeout=5\r\n\
+                 Content-Length: {length}\r\n\r\n{head}"
+            ));
+        }
+    });
+    let mut stream = TcpStream::connect(gateway(backend)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let ask = "GET / HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer t\r\nX-Forwarded-For: 1.1.1.1\r\n\
+               X-Forwarded-For: 2.2.2.2\r\nX-Hop: this hop\r\nTE: trailers\r\nConnection: close, x-hop\r\n\r\n";
+    stream.write_all(ask.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, asked) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
+    for line in ["Set-Cookie: a=1", "Set-Cookie: b=2", "Content-Type: text/x-head"] {
+        assert_eq!(head.matches(line).count(), 1, "{line} in {head}");
+    }
+    assert_eq!(head.matches("Date: ").count(), 1, "{head}");
+    assert!(!head.contains("1970") && !head.contains("Keep-Alive"), "{head}");
+    for line in ["Authorization: Bearer t", "X-Forwarded-For: 1.1.1.1", "X-Forwarded-For: 2.2.2.2"]
+    {
+        assert_eq!(asked.matches(line).count(), 1, "{line} in {asked}");
+    }
+    assert!(!asked.contains("this hop") && !asked.contains("TE:"), "{asked}");
+    assert!(!asked.contains("Host: gateway"), "{asked}");
+}

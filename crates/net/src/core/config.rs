@@ -13,7 +13,7 @@ use crate::timeout::TimeoutMs;
 /// Limits of one event loop. Each bounds a resource that peers can consume.
 #[derive(Clone, Debug)]
 pub struct LoopConfig {
-    /// Maximum number of open connections. Further ones are accepted and closed at once, without allocating memory for
+    /// Maximum number of open connections, at most 16,777,215. Further ones are accepted and closed at once, without allocating memory for
     /// them.
     pub connections_max: usize,
     /// Maximum number of accepted connections that the handler has not marked by

@@ -57,6 +57,8 @@ impl<D: Default> Context<D> {
         config: &ConnectConfig,
     ) -> io::Result<ConnId> {
         self.expect_room()?;
+        // Timeout and attempts count from now, not from the last turn.
+        self.update_clock();
         let session = config.tls.as_ref().map(Session::client).transpose()?;
         let profile = self.profile(&Profile::from(&config.limits))?;
         let conn = self.admit(fd, Protocol::RAW, profile, Phase::Connecting)?;

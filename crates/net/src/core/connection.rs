@@ -8,7 +8,8 @@ use super::spill::Spill;
 use super::upper::{Protocol, Spoken};
 use super::wheel::TimerLink;
 
-/// Identifies a connection. Once the connection has ended, its id is recognised as stale.
+/// Identifies a connection of one loop. Once the connection has ended, its id is recognised as stale; so it is in any other
+/// loop.
 ///
 /// Records are reused. The generation distinguishes the successive connections of a record, so that a stale id never
 /// refers to a newer connection.
@@ -223,11 +224,11 @@ const _: () = assert!(size_of::<Protocol>() == 2);
 const _: () = assert!(size_of::<Conn<[u64; 3]>>() <= CONN_BYTES + 24);
 
 impl<D: Default> Conn<D> {
-    pub(crate) fn free() -> Conn<D> {
+    pub(crate) fn free(generation: u32) -> Conn<D> {
         Conn {
             link: TimerLink::default(),
             spill: None,
-            generation: 1,
+            generation,
             flags: Flags::default(),
             fd: None,
             profile: 0,

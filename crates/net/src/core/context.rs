@@ -19,7 +19,7 @@ use super::foreign::Foreign;
 use super::listener::Listeners;
 use super::random::Random;
 use super::signal::Signals;
-use super::slab::Slab;
+use super::slab::{INDEX_MAX, Slab};
 use super::spill::Pool;
 use super::stats::Stats;
 use super::timer::{Action, Timers};
@@ -122,7 +122,8 @@ pub(crate) enum Ending {
 }
 
 impl<D: Default> Context<D> {
-    pub(crate) fn new(config: LoopConfig, plugged: Plugged) -> io::Result<Context<D>> {
+    pub(crate) fn new(mut config: LoopConfig, plugged: Plugged) -> io::Result<Context<D>> {
+        config.connections_max = config.connections_max.min(INDEX_MAX as usize);
         Ok(Context {
             plugged,
             poll: Poll::new()?,
@@ -355,14 +356,14 @@ impl<D> Context<D> {
 
     /// Calls `on_timer` with `data` once, after `delay_ms` milliseconds and at most one more.
     pub fn run_after(&mut self, delay_ms: u64, data: u64) -> TimerId {
-        self.timers.arm(self.now_ms.saturating_add(delay_ms), None, Action::Notify(data))
+        self.timers.arm(self.clock_ms().saturating_add(delay_ms), None, Action::Notify(data))
     }
 
     /// Calls `on_timer` with `data` every `period_ms` (at least 1) milliseconds, first after one period, until
     /// cancelled. A loop that falls behind skips the missed calls.
     pub fn run_every(&mut self, period_ms: u64, data: u64) -> TimerId {
         let period_ms = period_ms.max(1);
-        let at_ms = self.now_ms.saturating_add(period_ms);
+        let at_ms = self.clock_ms().saturating_add(period_ms);
         self.timers.arm(at_ms, Some(period_ms), Action::Notify(data))
     }
 
@@ -386,7 +387,7 @@ impl<D> Context<D> {
                 call(cx);
             }
         };
-        let at_ms = self.now_ms.saturating_add(delay_ms);
+        let at_ms = self.clock_ms().saturating_add(delay_ms);
         self.timers.arm(at_ms, None, Action::Call(Some(Box::new(once))))
     }
 
@@ -398,7 +399,7 @@ impl<D> Context<D> {
         call: impl FnMut(&mut Context<D>) + Send + 'static,
     ) -> TimerId {
         let period_ms = period_ms.max(1);
-        let at_ms = self.now_ms.saturating_add(period_ms);
+        let at_ms = self.clock_ms().saturating_add(period_ms);
         self.timers.arm(at_ms, Some(period_ms), Action::Call(Some(Box::new(call))))
     }
 
@@ -419,7 +420,12 @@ impl<D> Context<D> {
     }
 
     pub(crate) fn update_clock(&mut self) {
-        self.now_ms = self.set_ms.unwrap_or_else(|| self.start.elapsed().as_millis() as u64);
+        self.now_ms = self.clock_ms();
+    }
+
+    /// Reads the clock. [`Context::now_ms`] is behind it by what the turn has taken so far, and between turns by more.
+    pub(crate) fn clock_ms(&self) -> u64 {
+        self.set_ms.unwrap_or_else(|| self.start.elapsed().as_millis() as u64)
     }
 
     /// Delivers these signals as events: `on_signal` is called instead of their default action. They are blocked in the

@@ -76,8 +76,9 @@ impl<H: Handler> EventLoop<H> {
         Ok(EventLoop { context, inbox, events, restless: true })
     }
 
-    /// Returns the context, to set up the loop.
+    /// Returns the context, to set up the loop. Its clock is that of now.
     pub fn context(&mut self) -> &mut Context<H::Data> {
+        self.context.update_clock();
         &mut self.context
     }
 

@@ -426,7 +426,13 @@ mod tests {
     }
 
     impl crate::HttpHandler for Nobody {
-        fn on_request(&mut self, _: &mut Context<()>, _: ConnId, _: &crate::http::Request<'_>) {}
+        fn on_request(
+            &mut self,
+            _: &mut Context<()>,
+            _: crate::http::RequestId,
+            _: &crate::http::Request<'_>,
+        ) {
+        }
     }
 
     #[test]

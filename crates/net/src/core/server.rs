@@ -47,8 +47,8 @@ pub struct Server<H: Handler> {
 /// thread, from its index. The kernel distributes connections to them (`SO_REUSEPORT`).
 ///
 /// ```no_run
-/// use dunlin_net::http::{Request, Response};
-/// use dunlin_net::{ConnId, Context, Handler, Http, HttpHandler, ListenConfig, ServerConfig};
+/// use dunlin_net::http::{Request, RequestId, Response};
+/// use dunlin_net::{Context, Handler, Http, HttpHandler, ListenConfig, ServerConfig};
 ///
 /// struct Hello(usize);
 ///
@@ -58,8 +58,8 @@ pub struct Server<H: Handler> {
 /// }
 ///
 /// impl HttpHandler for Hello {
-///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-///         let _ = cx.respond(conn, &Response::text(&format!("hello from worker {}\n", self.0)));
+///     fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, _: &Request<'_>) {
+///         let _ = cx.respond(id, &Response::text(&format!("hello from worker {}\n", self.0)));
 ///     }
 /// }
 ///

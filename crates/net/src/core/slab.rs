@@ -1,13 +1,17 @@
 //! The connection slab: records in chunks that never move, with a free list.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use crate::core::connection::{Conn, ConnId, Phase};
 use crate::core::wheel::{TimerLink, TimerLinks};
 
 /// Records per chunk. Growth costs one allocation per chunk and copies nothing.
 const CHUNK: usize = 1 << CHUNK_BITS;
 const CHUNK_BITS: u32 = 10;
-/// Larger indexes are used for tokens of other event sources.
-pub(crate) const INDEX_MAX: u32 = u32::MAX - 1;
+/// Bits of an index. A loop has 16,777,216 connections at most; [`RequestId`](crate::http::RequestId) uses the bits above.
+pub(crate) const INDEX_BITS: u32 = 24;
+/// The largest index. Larger ones are used for tokens of other event sources.
+pub(crate) const INDEX_MAX: u32 = (1 << INDEX_BITS) - 1;
 
 #[derive(Debug)]
 pub(crate) struct Slab<D> {
@@ -17,11 +21,21 @@ pub(crate) struct Slab<D> {
     /// Number of records used at least once.
     touched: u32,
     len: usize,
+    /// The first generation of each record.
+    first_generation: u32,
+}
+
+/// Spreads the generations of loops: those of any two are far apart, so that an id of one loop is stale in all others.
+fn first_generation() -> u32 {
+    static LOOPS: AtomicU32 = AtomicU32::new(0);
+    // 2^32 divided by the golden ratio: its multiples fill the circle evenly.
+    LOOPS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9).wrapping_add(1).max(1)
 }
 
 impl<D: Default> Slab<D> {
     pub(crate) fn new() -> Slab<D> {
-        Slab { chunks: Vec::new(), free: Vec::new(), touched: 0, len: 0 }
+        let first_generation = first_generation();
+        Slab { chunks: Vec::new(), free: Vec::new(), touched: 0, len: 0, first_generation }
     }
 
     /// Returns the number of allocated records.
@@ -37,7 +51,8 @@ impl<D: Default> Slab<D> {
                 let index = self.touched;
                 assert!(index < INDEX_MAX, "descriptors run out long before indexes");
                 if index as usize == self.capacity() {
-                    self.chunks.push((0..CHUNK).map(|_| Conn::free()).collect());
+                    let first = self.first_generation;
+                    self.chunks.push((0..CHUNK).map(|_| Conn::free(first)).collect());
                 }
                 self.touched += 1;
                 index
@@ -121,6 +136,21 @@ mod tests {
 
     fn descriptor() -> OwnedFd {
         std::fs::File::open("/dev/null").expect("/dev/null").into()
+    }
+
+    #[test]
+    fn id_of_another_loop_is_stale() {
+        let mut slabs: [Slab<u32>; 3] = [Slab::new(), Slab::new(), Slab::new()];
+        let ids = slabs.each_mut().map(|slab| {
+            let id = slab.reserve();
+            slab.at_mut(id.index()).open(Some(descriptor()), Protocol::RAW, 0, Phase::Open);
+            id
+        });
+        for (of, slab) in slabs.iter().enumerate() {
+            for (at, &id) in ids.iter().enumerate() {
+                assert_eq!(slab.get(id).is_some(), of == at);
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! [`ServerConnection`]. HTTP clients are in `dunlin-pipeline`.
 
 mod date;
+mod request_id;
 mod router;
 mod server;
 
@@ -14,6 +15,7 @@ pub use dunlin_wire::http1::{
 
 pub(crate) use self::server::{encode_continue, encode_error};
 pub(crate) use date::Date;
+pub use request_id::RequestId;
 pub use router::{Match, NoRoute, Params, RouteError, Router};
 pub(crate) use server::ServerState;
 pub use server::{AfterResponse, OutOfTurn, PartialRequest, ServerConnection, ServerEvent};

@@ -25,10 +25,10 @@ pub use matchit::Params;
 /// In a handler, with functions for values:
 ///
 /// ```
-/// use dunlin_net::http::{NoRoute, Params, Request, Response, Router};
-/// use dunlin_net::{ConnId, Context, Handler, Http, HttpHandler};
+/// use dunlin_net::http::{NoRoute, Params, Request, RequestId, Response, Router};
+/// use dunlin_net::{Context, Handler, Http, HttpHandler};
 ///
-/// type Page = fn(&mut Context<()>, ConnId, &Request<'_>, &Params<'_, '_>);
+/// type Page = fn(&mut Context<()>, RequestId, &Request<'_>, &Params<'_, '_>);
 ///
 /// struct Pages(Router<Page>);
 ///
@@ -38,19 +38,19 @@ pub use matchit::Params;
 /// }
 ///
 /// impl HttpHandler for Pages {
-///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, request: &Request<'_>) {
+///     fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, request: &Request<'_>) {
 ///         let answered = match self.0.find(request.method, request.path) {
-///             Ok(found) => return (found.value)(cx, conn, request, &found.params),
+///             Ok(found) => return (found.value)(cx, id, request, &found.params),
 ///             Err(NoRoute::MethodNotAllowed { allow }) => {
 ///                 let headers = &[("Allow", allow.as_str())];
-///                 cx.respond(conn, &Response { status: 405, headers, body: b"" })
+///                 cx.respond(id, &Response { status: 405, headers, body: b"" })
 ///             }
 ///             Err(NoRoute::NotFound) => {
-///                 cx.respond(conn, &Response { status: 404, headers: &[], body: b"" })
+///                 cx.respond(id, &Response { status: 404, headers: &[], body: b"" })
 ///             }
 ///         };
 ///         if answered.is_err() {
-///             cx.abort(conn);
+///             cx.abort(id.conn());
 ///         }
 ///     }
 /// }

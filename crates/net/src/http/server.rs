@@ -12,9 +12,34 @@ use super::{Error, Framing, Limits, Method, Request, Response, Version};
 #[error("no answer of this kind is due on the connection")]
 pub struct OutOfTurn;
 
-/// The state of the outstanding request in one byte. An idle connection stores nothing else.
+/// The state of the outstanding request in two bytes. An idle connection stores nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerState(u8);
+pub struct ServerState {
+    flags: FiveBits,
+    /// The number of the latest request, modulo 256.
+    number: u8,
+}
+
+/// Five flags. The byte has values that no flags have, by which the compiler distinguishes the protocols of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[rustfmt::skip]
+enum FiveBits {
+    #[default]
+    B00, B01, B02, B03, B04, B05, B06, B07, B08, B09, B10, B11, B12, B13, B14, B15,
+    B16, B17, B18, B19, B20, B21, B22, B23, B24, B25, B26, B27, B28, B29, B30, B31,
+}
+
+impl From<u8> for FiveBits {
+    #[rustfmt::skip]
+    fn from(bits: u8) -> FiveBits {
+        use FiveBits::*;
+        const ALL: [FiveBits; 32] = [
+            B00, B01, B02, B03, B04, B05, B06, B07, B08, B09, B10, B11, B12, B13, B14, B15,
+            B16, B17, B18, B19, B20, B21, B22, B23, B24, B25, B26, B27, B28, B29, B30, B31,
+        ];
+        ALL[usize::from(bits & 31)]
+    }
+}
 
 impl ServerState {
     /// A request has been emitted and its response is not complete.
@@ -28,24 +53,37 @@ impl ServerState {
     /// The response is being written in chunks.
     const CHUNKED: u8 = 16;
 
-    fn of(head: &RequestHead<'_>) -> ServerState {
+    /// Returns the state with the next request outstanding.
+    fn next(self, head: &RequestHead<'_>) -> ServerState {
         let bit = |bit: u8, on: bool| if on { bit } else { 0 };
-        ServerState(
-            ServerState::AWAITING_RESPONSE
-                | bit(ServerState::KEEP_ALIVE, head.keep_alive)
-                | bit(ServerState::HEAD, head.method == Method::Head)
-                | bit(ServerState::HTTP_1_0, head.version == Version::Http10),
-        )
+        let flags = ServerState::AWAITING_RESPONSE
+            | bit(ServerState::KEEP_ALIVE, head.keep_alive)
+            | bit(ServerState::HEAD, head.method == Method::Head)
+            | bit(ServerState::HTTP_1_0, head.version == Version::Http10);
+        ServerState { flags: flags.into(), number: self.number.wrapping_add(1) }
     }
 
-    /// Returns the state of a request that is answered before its body has arrived. The connection is closed after the
-    /// response.
-    pub(crate) fn of_refused(head: &RequestHead<'_>) -> ServerState {
-        ServerState(ServerState::of(head).0 & !ServerState::KEEP_ALIVE)
+    /// Returns the state with the next request outstanding, which is answered before its body has arrived. The
+    /// connection is closed after the response.
+    pub(crate) fn next_refused(self, head: &RequestHead<'_>) -> ServerState {
+        self.next(head).without(ServerState::KEEP_ALIVE)
     }
 
     fn has(self, bit: u8) -> bool {
-        self.0 & bit != 0
+        self.flags as u8 & bit != 0
+    }
+
+    fn with(self, bits: u8) -> ServerState {
+        ServerState { flags: (self.flags as u8 | bits).into(), ..self }
+    }
+
+    fn without(self, bits: u8) -> ServerState {
+        ServerState { flags: (self.flags as u8 & !bits).into(), ..self }
+    }
+
+    /// Returns the number of the latest request, modulo 256.
+    pub(crate) fn number(self) -> u8 {
+        self.number
     }
 
     pub(crate) fn is_awaiting_response(self) -> bool {
@@ -213,7 +251,7 @@ impl ServerConnection {
             let gathered = partial.insert(gathering);
             return match http1::decode_request(&gathered.head, slots, limits)? {
                 Decoded::Head(head, _) => {
-                    self.state = ServerState::of(&head);
+                    self.state = self.state.next(&head);
                     let request = Request { head, body: &gathered.body };
                     Ok((consumed, ServerEvent::Request(request)))
                 }
@@ -234,7 +272,7 @@ impl ServerConnection {
         let whole =
             head.body.remaining().and_then(|length| behind.get(..usize::try_from(length).ok()?));
         if let Some(body) = whole {
-            self.state = ServerState::of(&head);
+            self.state = self.state.next(&head);
             let request = Request { head, body };
             return Ok((length + body.len(), ServerEvent::Request(request)));
         }
@@ -273,7 +311,7 @@ impl ServerConnection {
 
     /// Closes the connection after the current response, even if the request asked to keep it open.
     pub fn close_after_response(&mut self) {
-        self.state.0 &= !ServerState::KEEP_ALIVE;
+        self.state = self.state.without(ServerState::KEEP_ALIVE);
     }
 
     /// Appends a response head. Afterwards the caller writes the body itself, including its framing, until the
@@ -299,7 +337,8 @@ impl ServerConnection {
             Framing::UntilClose => writer.until_close(),
         }
         let is_head = self.state.has(ServerState::HEAD);
-        self.state.0 &= !(ServerState::AWAITING_RESPONSE | ServerState::KEEP_ALIVE);
+        let over = ServerState::AWAITING_RESPONSE | ServerState::KEEP_ALIVE;
+        self.state = self.state.without(over);
         Ok(if is_head { AfterResponse::Close } else { AfterResponse::More })
     }
 
@@ -326,7 +365,7 @@ impl ServerConnection {
         } else {
             writer.chunked();
         }
-        self.state.0 |= ServerState::CHUNKED;
+        self.state = self.state.with(ServerState::CHUNKED);
         Ok(())
     }
 
@@ -371,7 +410,8 @@ impl ServerConnection {
 
     /// Marks the outstanding request as answered in another way, such as an accepted or rejected upgrade.
     pub(crate) fn handle_answered(&mut self) -> AfterResponse {
-        self.state.0 &= !(ServerState::AWAITING_RESPONSE | ServerState::CHUNKED);
+        let over = ServerState::AWAITING_RESPONSE | ServerState::CHUNKED;
+        self.state = self.state.without(over);
         if self.keeps_alive() { AfterResponse::KeepAlive } else { AfterResponse::Close }
     }
 
@@ -459,8 +499,8 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_a_byte_and_a_machine_two_words() {
-        assert_eq!((size_of::<ServerState>(), size_of::<ServerConnection>()), (1, 16));
+    fn a_state_is_two_bytes_and_a_machine_two_words() {
+        assert_eq!((size_of::<ServerState>(), size_of::<ServerConnection>()), (2, 16));
     }
 
     #[test]

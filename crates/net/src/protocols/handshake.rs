@@ -14,7 +14,7 @@ use crate::core::connection::ConnId;
 use crate::core::context::{Context, Profile};
 use crate::core::error::WriteError;
 use crate::core::url::Url;
-use crate::http::Request;
+use crate::http::{Request, RequestId};
 use crate::websocket::{
     Agreed, ClientHandshakeError, Connection, Handshake, HandshakeError, NewHandshake,
     ProtocolError, WebSocketConfig,
@@ -32,22 +32,22 @@ pub enum UpgradeError {
 }
 
 impl<D: Default> Context<D> {
-    /// Accepts a WebSocket handshake: responds to the outstanding request with 101 and switches the connection to
+    /// Accepts a WebSocket handshake: responds to the request with 101 and switches the connection to
     /// WebSocket. Returns the chosen subprotocol.
     ///
     /// # Errors
     ///
     /// [`UpgradeError::Handshake`] if the handshake is invalid; a response with the error's status and text was then
-    /// sent. [`UpgradeError::Write`] if no request is outstanding, the connection is stale, or the handler does not
+    /// sent. [`UpgradeError::Write`] if this request has been answered, the connection is stale, or the handler does not
     /// support WebSocket.
     pub fn upgrade_websocket<'a>(
         &mut self,
-        conn: ConnId,
+        id: RequestId,
         request: &Request<'a>,
         config: &WebSocketConfig<'_>,
     ) -> Result<Option<&'a str>, UpgradeError> {
         self.expect_websocket().map_err(UpgradeError::Write)?;
-        let mut http = self.http(conn).map_err(UpgradeError::Write)?;
+        let (conn, mut http) = self.exchange(id).map_err(UpgradeError::Write)?;
         http.expect_answer().map_err(|error| UpgradeError::Write(error.into()))?;
         let server = ServerConfig { protocols: config.protocols, deflate: config.deflate };
         let accepted = match handshake::accept(&request.head, &server) {

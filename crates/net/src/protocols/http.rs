@@ -8,8 +8,8 @@ use crate::core::connection::{ConnId, Flags, Phase};
 use crate::core::context::Context;
 use crate::core::error::{CloseReason, WriteError};
 use crate::http::{
-    AfterResponse, Error, Framing, OutOfTurn, RequestHead, Response, ServerConnection, ServerEvent,
-    ServerState, encode_continue, encode_error,
+    AfterResponse, Error, Framing, OutOfTurn, RequestHead, RequestId, Response, ServerConnection,
+    ServerEvent, ServerState, encode_continue, encode_error,
 };
 
 /// Bytes of a head besides the status line and the caller's headers: `Date`, framing and `Connection`.
@@ -22,16 +22,20 @@ impl From<OutOfTurn> for WriteError {
 }
 
 impl<D: Default> Context<D> {
-    /// Responds to the outstanding request, during `on_request` or at any later time. The connection is then kept open
+    /// Responds to a request, during `on_request` or at any later time. The connection is then kept open
     /// or closed, as the request asked.
     ///
     /// # Errors
     ///
-    /// [`WriteError::OutOfTurn`] if no request is outstanding. [`WriteError::Full`] if the loop has reached
+    /// [`WriteError::OutOfTurn`] if this request has been answered. [`WriteError::Full`] if the loop has reached
     /// [`buffered_bytes_max`](crate::LoopConfig::buffered_bytes_max). [`WriteError::Stale`] if the connection has
     /// ended.
-    pub fn respond(&mut self, conn: ConnId, response: &Response<'_>) -> Result<(), WriteError> {
-        let mut http = self.http(conn)?;
+    pub fn respond(
+        &mut self,
+        request: RequestId,
+        response: &Response<'_>,
+    ) -> Result<(), WriteError> {
+        let (conn, mut http) = self.exchange(request)?;
         http.expect_answer()?;
         self.write_dated(conn, response, |out, date| _ = http.respond(out, response, date))?;
         self.answered(conn, &http);
@@ -46,14 +50,14 @@ impl<D: Default> Context<D> {
     /// Those of [`Context::respond`].
     pub fn respond_and_close(
         &mut self,
-        conn: ConnId,
+        request: RequestId,
         response: &Response<'_>,
     ) -> Result<(), WriteError> {
-        let mut http = self.http(conn)?;
+        let (conn, mut http) = self.exchange(request)?;
         http.expect_answer()?;
         http.close_after_response();
         self.set_http(conn, &http);
-        self.respond(conn, response)
+        self.respond(request, response)
     }
 
     /// Sends a response head and makes the body a stream. The body of `head` is sent first; the caller then writes
@@ -67,11 +71,11 @@ impl<D: Default> Context<D> {
     /// HTTP/1.0.
     pub fn start_stream(
         &mut self,
-        conn: ConnId,
+        request: RequestId,
         head: &Response<'_>,
         framing: Framing,
     ) -> Result<(), WriteError> {
-        let mut http = self.http(conn)?;
+        let (conn, mut http) = self.exchange(request)?;
         http.expect_answer()?;
         let mut started = Err(OutOfTurn);
         self.write_dated(conn, head, |out, date| {
@@ -100,12 +104,16 @@ impl<D: Default> Context<D> {
     /// # Errors
     ///
     /// Those of [`Context::respond`].
-    pub fn start_chunked(&mut self, conn: ConnId, head: &Response<'_>) -> Result<(), WriteError> {
-        let mut http = self.http(conn)?;
+    pub fn start_chunked(
+        &mut self,
+        request: RequestId,
+        head: &Response<'_>,
+    ) -> Result<(), WriteError> {
+        let (conn, mut http) = self.exchange(request)?;
         http.expect_answer()?;
         self.write_dated(conn, head, |out, date| _ = http.start_chunked(out, head, date))?;
         self.set_http(conn, &http);
-        self.write_chunk(conn, head.body)
+        self.write_chunk(request, head.body)
     }
 
     /// Sends the next piece of a response begun with [`Context::start_chunked`]. An empty piece is ignored.
@@ -113,8 +121,8 @@ impl<D: Default> Context<D> {
     /// # Errors
     ///
     /// [`WriteError::OutOfTurn`] if no chunked response has begun, [`WriteError::Full`], [`WriteError::Stale`].
-    pub fn write_chunk(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), WriteError> {
-        let http = self.http(conn)?;
+    pub fn write_chunk(&mut self, request: RequestId, bytes: &[u8]) -> Result<(), WriteError> {
+        let (conn, http) = self.exchange(request)?;
         http.expect_chunk()?;
         if !http.takes_chunk(bytes) {
             return Ok(());
@@ -127,8 +135,8 @@ impl<D: Default> Context<D> {
     /// # Errors
     ///
     /// Those of [`Context::write_chunk`].
-    pub fn end_chunks(&mut self, conn: ConnId) -> Result<(), WriteError> {
-        let mut http = self.http(conn)?;
+    pub fn end_chunks(&mut self, request: RequestId) -> Result<(), WriteError> {
+        let (conn, mut http) = self.exchange(request)?;
         http.expect_chunk()?;
         if http.frames_chunks() {
             self.write_with(conn, 8, |out| _ = http.end_chunks(out))?;
@@ -139,9 +147,26 @@ impl<D: Default> Context<D> {
         Ok(())
     }
 
-    /// Returns whether a request of this connection has been emitted and its response is not complete.
-    pub fn is_awaiting_response(&self, conn: ConnId) -> bool {
-        self.http(conn).is_ok_and(|http| http.is_awaiting_response())
+    /// Returns the request of this connection that has been emitted and whose response is not complete. For events of
+    /// the connection, such as its deadline; whoever answers later keeps the id that `on_request` had.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfTurn`] if no request is outstanding, [`WriteError::Stale`] if the connection has ended.
+    pub fn outstanding(&self, conn: ConnId) -> Result<RequestId, WriteError> {
+        let http = self.http(conn)?;
+        let due = http.is_awaiting_response().then(|| RequestId::new(conn, http.state().number()));
+        due.ok_or(WriteError::OutOfTurn)
+    }
+
+    /// Returns the connection of a request and its state, if the request is the latest of its connection.
+    pub(super) fn exchange(
+        &self,
+        request: RequestId,
+    ) -> Result<(ConnId, ServerConnection), WriteError> {
+        let http = self.http(request.conn())?;
+        let latest = http.state().number() == request.number();
+        if latest { Ok((request.conn(), http)) } else { Err(WriteError::OutOfTurn) }
     }
 
     /// Returns the state of an open HTTP connection, without a partial request.
@@ -229,7 +254,7 @@ impl<D: Default> Context<D> {
                     self.stats.requests += 1;
                     // The handler decides how long a response may take.
                     self.schedule_own(conn, None);
-                    handler.on_request(self, conn, &request);
+                    handler.on_request(self, RequestId::new(conn, state.number()), &request);
                 }
                 Ok((consumed, ServerEvent::Head { head, expects_continue })) => {
                     at += consumed;
@@ -276,8 +301,9 @@ impl<D: Default> Context<D> {
         state: ServerState,
     ) -> bool {
         // The handler may respond before the body has arrived; the body is then not read.
-        self.slab.at_mut(conn.index()).protocol = Protocol::Http(ServerState::of_refused(head));
-        let bytes_max = handler.on_request_head(self, conn, head);
+        let refused = state.next_refused(head);
+        self.slab.at_mut(conn.index()).protocol = Protocol::Http(refused);
+        let bytes_max = handler.on_request_head(self, RequestId::new(conn, refused.number()), head);
         let Some(record) = self.slab.get_mut(conn) else { return false };
         let Some(bytes_max) = bytes_max else {
             // Read the rest of the peer's input: unread input would reset the connection and lose the end of the

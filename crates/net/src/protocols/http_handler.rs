@@ -3,14 +3,14 @@
 use crate::core::connection::ConnId;
 use crate::core::context::Context;
 use crate::core::handler::Handler;
-use crate::http::{Error, Request, RequestHead};
+use crate::http::{Error, Request, RequestHead, RequestId};
 
 /// A [`Handler`] that serves HTTP/1.1, on listeners of [`ListenConfig::http`](crate::ListenConfig::http). It has
 /// `type Protocols = Http;`, or `(Http, WebSocket)`.
 ///
 /// ```
-/// use dunlin_net::http::{Request, Response};
-/// use dunlin_net::{ConnId, Context, Handler, Http, HttpHandler};
+/// use dunlin_net::http::{Request, RequestId, Response};
+/// use dunlin_net::{Context, Handler, Http, HttpHandler};
 ///
 /// struct Hello;
 ///
@@ -20,9 +20,9 @@ use crate::http::{Error, Request, RequestHead};
 /// }
 ///
 /// impl HttpHandler for Hello {
-///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-///         if cx.respond(conn, &Response::text("hello\n")).is_err() {
-///             cx.abort(conn); // it asks without reading the answers
+///     fn on_request(&mut self, cx: &mut Context<()>, id: RequestId, _: &Request<'_>) {
+///         if cx.respond(id, &Response::text("hello\n")).is_err() {
+///             cx.abort(id.conn()); // it asks without reading the answers
 ///         }
 ///     }
 /// }
@@ -53,16 +53,16 @@ pub trait HttpHandler: Handler {
     fn on_request_head(
         &mut self,
         cx: &mut Context<Self::Data>,
-        conn: ConnId,
+        id: RequestId,
         head: &RequestHead<'_>,
     ) -> Option<u64> {
         Some(u64::MAX)
     }
 
-    /// Handles a complete request: head and body. Respond now or in a later turn with [`Context::respond`],
+    /// Handles a complete request: head and body. Respond to its id, now or in a later turn, with [`Context::respond`],
     /// [`Context::start_stream`], [`Context::start_chunked`] or [`Context::upgrade_websocket`]. Further pipelined
     /// requests of this connection wait until then.
-    fn on_request(&mut self, cx: &mut Context<Self::Data>, conn: ConnId, request: &Request<'_>);
+    fn on_request(&mut self, cx: &mut Context<Self::Data>, id: RequestId, request: &Request<'_>);
 
     /// Handles malformed, oversized or late HTTP. By default it responds with the status of the error and closes the
     /// connection. An implementation must eventually close the connection; its input is no longer read.

@@ -7,8 +7,8 @@
 /// its `on_connect` was forwarded.
 ///
 /// ```
-/// use dunlin_net::http::{Request, Response};
-/// use dunlin_net::{ConnId, Context, Handler, Http, HttpHandler};
+/// use dunlin_net::http::{self, Request, Response};
+/// use dunlin_net::{Context, Handler, Http, HttpHandler};
 /// use dunlin_pipeline::{Caller, Client, HostId, Outcome, Prepared, RequestId, Requests};
 ///
 /// /// Answers every request with what the backend answers to a `GET /`.
@@ -26,9 +26,9 @@
 /// }
 ///
 /// impl HttpHandler for Gateway {
-///     fn on_request(&mut self, cx: &mut Context<()>, conn: ConnId, _: &Request<'_>) {
-///         if self.client.requests().send(self.backend, &self.get, conn.to_u64()).is_err() {
-///             let _ = cx.respond(conn, &Response::new(503));
+///     fn on_request(&mut self, cx: &mut Context<()>, id: http::RequestId, _: &Request<'_>) {
+///         if self.client.requests().send(self.backend, &self.get, id.to_u64()).is_err() {
+///             let _ = cx.respond(id, &Response::new(503));
 ///         }
 ///     }
 /// }
@@ -42,9 +42,9 @@
 ///         let _ = match outcome {
 ///             Outcome::Answered(answer) => {
 ///                 let body = answer.body;
-///                 cx.respond(ConnId::from_u64(tag), &Response { body, ..Response::new(answer.status) })
+///                 cx.respond(http::RequestId::from_u64(tag), &Response { body, ..Response::new(answer.status) })
 ///             }
-///             _ => cx.respond(ConnId::from_u64(tag), &Response::new(502)),
+///             _ => cx.respond(http::RequestId::from_u64(tag), &Response::new(502)),
 ///         };
 ///     }
 /// }

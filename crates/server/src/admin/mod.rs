@@ -605,9 +605,10 @@ impl HttpHandler for Admin {
     fn on_request_head(
         &mut self,
         cx: &mut Cx,
-        conn: ConnId,
+        id: http::RequestId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
+        let conn = id.conn();
         if let Err(problem) = self.caller(cx, conn, head) {
             problem.answer(cx, conn);
             return None;
@@ -615,11 +616,11 @@ impl HttpHandler for Admin {
         Some(u64::MAX)
     }
 
-    fn on_request(&mut self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
+    fn on_request(&mut self, cx: &mut Cx, id: http::RequestId, request: &http::Request<'_>) {
         if request.body.len() >= LARGE_BODY_BYTES {
             self.lengthen_time_slice();
         }
-        self.route(cx, conn, request);
+        self.route(cx, id.conn(), request);
     }
 
     fn on_http_error(&mut self, cx: &mut Cx, conn: ConnId, error: http::Error) {
@@ -636,7 +637,8 @@ impl HttpHandler for Admin {
 
 /// Answers the outstanding request of a connection, unless the client has disconnected.
 fn respond(cx: &mut Cx, conn: ConnId, status: u16, headers: &[(&str, &str)], body: &[u8]) {
-    if cx.respond(conn, &http::Response { status, headers, body }).is_err() {
+    let response = http::Response { status, headers, body };
+    if cx.outstanding(conn).and_then(|id| cx.respond(id, &response)).is_err() {
         cx.abort(conn);
     }
 }

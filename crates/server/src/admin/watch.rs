@@ -38,7 +38,8 @@ impl Admin {
             headers: &[("Content-Type", "text/event-stream"), ("Cache-Control", "no-store")],
             body: b"retry: 1000\n\n",
         };
-        if cx.start_stream(conn, &head, http::Framing::UntilClose).is_err() {
+        let id = cx.outstanding(conn);
+        if id.and_then(|id| cx.start_stream(id, &head, http::Framing::UntilClose)).is_err() {
             return cx.abort(conn);
         }
         let at = from.unwrap_or(self.store.head().revision);

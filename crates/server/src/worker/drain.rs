@@ -35,7 +35,7 @@ impl Worker<'_> {
                     cx.close(conn);
                 }
                 // A call that waits for another worker, or for pushes, is answered first.
-                Role::Http | Role::Push if cx.is_awaiting_response(conn) => busy.push(conn),
+                Role::Http | Role::Push if cx.outstanding(conn).is_ok() => busy.push(conn),
                 // Who waits for it has been asked to leave.
                 Role::Http | Role::Push | Role::Backend => cx.close(conn),
                 // Clients that are still here go on publishing and listening.

@@ -580,13 +580,19 @@ impl HttpHandler for Worker<'_> {
     fn on_request_head(
         &mut self,
         cx: &mut Context<Link>,
-        conn: ConnId,
+        id: http::RequestId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
-        self.takes_body(cx, conn, head)
+        self.takes_body(cx, id.conn(), head)
     }
 
-    fn on_request(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
+    fn on_request(
+        &mut self,
+        cx: &mut Context<Link>,
+        id: http::RequestId,
+        request: &http::Request<'_>,
+    ) {
+        let conn = id.conn();
         self.count(Metric::HttpRequests);
         if let Err(answer) = self.attribute(cx, conn, request) {
             self.answer(cx, conn, &answer);

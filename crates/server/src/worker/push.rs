@@ -1,7 +1,7 @@
 //! `/api/push` and what is below it, as a worker sees it: a request goes to the push thread over the bus, and pieces of
 //! the answer come back, as many as the client has room for.
 
-use dunlin_net::{ConnId, Context, http};
+use dunlin_net::{ConnId, Context, WriteError, http};
 
 use super::Worker;
 use super::api::errors_as_status;
@@ -77,7 +77,11 @@ impl Worker<'_> {
                 if ends {
                     release(cx, conn);
                 }
-                if !write_lines(cx, conn, begins, &lines) || ends && cx.end_chunks(conn).is_err() {
+                let written = cx.outstanding(conn).and_then(|id| {
+                    write_lines(cx, id, begins, &lines)?;
+                    if ends { cx.end_chunks(id) } else { Ok(()) }
+                });
+                if written.is_err() {
                     return cx.abort(conn);
                 }
                 if !ends {
@@ -130,11 +134,16 @@ fn release(cx: &mut Context<Link>, conn: ConnId) {
     }
 }
 
-/// Writes lines of a response, its head before the first. False: the connection is over.
-fn write_lines(cx: &mut Context<Link>, conn: ConnId, begins: bool, lines: &[u8]) -> bool {
+/// Writes lines of a response, its head before the first. An error: the connection is over.
+fn write_lines(
+    cx: &mut Context<Link>,
+    id: http::RequestId,
+    begins: bool,
+    lines: &[u8],
+) -> Result<(), WriteError> {
     if begins {
         let head = http::Response { status: 200, headers: &LINES, body: lines };
-        return cx.start_chunked(conn, &head).is_ok();
+        return cx.start_chunked(id, &head);
     }
-    cx.write_chunk(conn, lines).is_ok()
+    cx.write_chunk(id, lines)
 }

@@ -58,7 +58,7 @@ impl Worker<'_> {
         headers.extend_from_slice(&answer.headers);
         let PlainResponse { status, body, .. } = &answer;
         let response = http::Response { status: *status, headers: &headers, body };
-        if cx.respond(conn, &response).is_err() {
+        if cx.outstanding(conn).and_then(|id| cx.respond(id, &response)).is_err() {
             // The client is gone or does not read: either way the connection is over.
             cx.abort(conn);
         }

@@ -104,7 +104,8 @@ impl Worker<'_> {
             });
         let chosen = accepted.and_then(|accepted| accepted.protocol);
         let protocol = chosen.and_then(|chosen| protocols.iter().copied().find(|of| *of == chosen));
-        if cx.upgrade_websocket(conn, request, &config).is_err() {
+        let id = cx.outstanding(conn).ok()?;
+        if cx.upgrade_websocket(id, request, &config).is_err() {
             self.count(Metric::HttpErrors);
             return None;
         }
@@ -148,7 +149,7 @@ impl Worker<'_> {
         fields.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
         let head = http::Response { status: 200, headers: &fields, body: b"" };
         let framing = if chunked { http::Framing::Chunked } else { http::Framing::UntilClose };
-        if cx.start_stream(conn, &head, framing).is_err() {
+        if cx.outstanding(conn).and_then(|id| cx.start_stream(id, &head, framing)).is_err() {
             return cx.abort(conn);
         }
         if let Some(link) = cx.data(conn) {

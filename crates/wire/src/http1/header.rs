@@ -88,6 +88,30 @@ impl<'a> Headers<'a> {
         self.get_all(name).flat_map(elements)
     }
 
+    /// Iterates over the fields that a proxy forwards: all but those for the next hop (RFC 9110 §7.6.1), those that
+    /// `Connection` lists, and `Content-Length`, which belongs to the message as it is sent on. Values that are not UTF-8
+    /// are left out.
+    pub fn end_to_end(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        const HOP_BY_HOP: [&str; 8] = [
+            "Connection",
+            "Content-Length",
+            "Keep-Alive",
+            "Proxy-Connection",
+            "TE",
+            "Trailer",
+            "Transfer-Encoding",
+            "Upgrade",
+        ];
+        let headers = *self;
+        let stays = move |name: &str| {
+            HOP_BY_HOP.iter().any(|of_hop| of_hop.eq_ignore_ascii_case(name))
+                || headers.has_token("Connection", name)
+        };
+        self.iter()
+            .filter(move |(name, _)| !stays(name))
+            .filter_map(|(name, value)| Some((name, str::from_utf8(value).ok()?)))
+    }
+
     /// Returns true when a list-valued header contains this element, compared case-insensitively.
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.list(name).any(|element| element.eq_ignore_ascii_case(token.as_bytes()))
