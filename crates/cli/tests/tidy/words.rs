@@ -1,4 +1,4 @@
-//! One name for each thing: words that docs/TERMS.md has replaced do not come back.
+//! One name for each thing: words that were replaced do not come back.
 
 use crate::repository::{Repository, report};
 
@@ -59,13 +59,12 @@ const DENIED: &[(&str, &str)] = &[
 const EXCEPTIONS: &[(&str, &str, &str)] =
     &[("lane", "crates/wire/src/websocket/mask.rs", "a part of a vector register is a lane")];
 
-/// Files that are not prose or code of today: histories, measurements, and the lists of former names.
-const NOT_JUDGED: [&str; 6] = [
+/// Files that are not prose or code of today: histories, and measurements.
+const NOT_JUDGED: [&str; 5] = [
     "CHANGELOG.md",
     "Cargo.lock",
     "crates/cli/tests/tidy/words.rs",
     "docs/BENCHMARKS.md",
-    "docs/TERMS.md",
     "docs/benchmarks/",
 ];
 
