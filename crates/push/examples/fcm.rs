@@ -3,7 +3,7 @@
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
 use dunlin_push::notification::Notification;
@@ -25,7 +25,8 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let account = ServiceAccount::from_json(&std::fs::read_to_string(file)?)?;
     let (google, token_server) = (dialer(AUTHORITY)?, dialer("oauth2.googleapis.com")?);
     let fcm = Fcm::start_with(account, google, token_server, SenderConfig::default());
-    let message = Notification { title: Some(title.clone()), ..Notification::default() }.fcm();
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let message = Notification { title: Some(title.clone()), ..Notification::default() }.fcm(now_s);
     let mut all_accepted = true;
     for token in tokens {
         let to = Recipient::Token(token);

@@ -119,10 +119,8 @@ impl Send {
             (None, Some(channel)) => Target::Channel(channel.clone()),
             (None, None) => return Err("name a device with --token, or a channel".into()),
         };
-        let mut push = self.content.push(target)?;
-        let background = self.push_type == Some(PushType::Background);
-        push.priority = self.priority.unwrap_or(if background { 5 } else { push.priority });
-        push.push_type = self.push_type.unwrap_or(push.push_type);
+        let mut push = self.content.push(target, self.push_type)?;
+        push.priority = self.priority.unwrap_or(push.priority);
         push.topic = self.topic.as_deref().map(Into::into).or(push.topic);
         push.id.clone_from(&self.id);
         if let Some(seconds) = self.expiration {
@@ -135,8 +133,8 @@ impl Send {
 }
 
 impl Content {
-    /// Returns the push with its content.
-    fn push(&self, target: Target) -> Result<Push, CliError> {
+    /// Returns the push with its content. Without a type by name it has the one that its payload asks for.
+    fn push(&self, target: Target, named: Option<PushType>) -> Result<Push, CliError> {
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let mut push = Push {
             target,
@@ -152,9 +150,19 @@ impl Content {
             suspect: false,
         };
         let payload = match &self.payload {
-            Some(payload) => text_or_file(payload)?,
+            Some(payload) => {
+                let payload = self.with_options(text_or_file(payload)?)?;
+                let json: Value = serde_json::from_slice(&payload).unwrap_or_default();
+                let of_payload = named.or_else(|| PushType::of_payload(&json));
+                push.push_type = of_payload.unwrap_or(PushType::Alert);
+                push.priority = push.push_type.priority();
+                payload
+            }
             None => {
-                let notification = self.notification()?;
+                let mut notification = self.notification()?;
+                if let Some(named) = named {
+                    notification.apns_options.push_type = Some(named.as_str().to_owned());
+                }
                 let message = match push.target {
                     Target::Device(_) => notification.apns(now_s),
                     Target::Channel(_) => {
@@ -172,12 +180,12 @@ impl Content {
                 message.payload
             }
         };
-        push.payload = self.with_options(payload)?.into();
+        push.payload = payload.into();
         Ok(push)
     }
 
     fn notification(&self) -> Result<Notification, CliError> {
-        let notification = match &self.notification {
+        let mut notification: Notification = match &self.notification {
             Some(json) => serde_json::from_slice(&text_or_file(json)?)
                 .map_err(|error| format!("notification: {error}"))?,
             None => Notification {
@@ -192,6 +200,19 @@ impl Content {
                 ..Notification::default()
             },
         };
+        notification.badge = self.badge.or(notification.badge);
+        notification.sound = self.sound.clone().or(notification.sound);
+        if self.mutable_content {
+            if notification.apns.is_null() {
+                notification.apns = json!({});
+            }
+            let apns = notification.apns.as_object_mut();
+            let aps = apns.map(|all| all.entry("aps").or_insert_with(|| json!({})));
+            let Some(aps) = aps.and_then(Value::as_object_mut) else {
+                return Err("notification.apns: it and its `aps` are objects".into());
+            };
+            aps.insert("mutable-content".to_owned(), 1.into());
+        }
         notification.validate().map_err(|error| format!("notification.{error}"))?;
         Ok(notification)
     }
@@ -327,6 +348,25 @@ mod tests {
         assert!(left.is_some_and(|left| left >= Duration::from_secs(60)), "{left:?}");
         let background = push(&["--payload", "{}", "--type", "background"]).expect("a push");
         assert_eq!((background.priority, background.expiration), (5, None));
+    }
+
+    #[test]
+    fn type_and_priority_follow_the_content_unless_they_are_named() {
+        for (options, push_type, priority) in [
+            (&["--alert", "Hello"][..], PushType::Alert, 10),
+            (&["--alert", "Hello", "--type", "voip"], PushType::Voip, 10),
+            (&["--notification", r#"{"apns":{"aps":{"alert":"Hello"}}}"#], PushType::Alert, 10),
+            (&["--badge", "3"], PushType::Alert, 10),
+            (&["--payload", r#"{"aps":{"content-available":1}}"#], PushType::Background, 5),
+            (&["--payload", r#"{"own":1}"#, "--sound", "a"], PushType::Alert, 10),
+            (&["--payload", "{}", "--type", "voip"], PushType::Voip, 10),
+            (&["--alert", "Hello", "--priority", "5"], PushType::Alert, 5),
+        ] {
+            let push = push(options).expect("a push");
+            assert_eq!((push.push_type, push.priority), (push_type, priority), "{options:?}");
+            assert!(push.request().is_ok(), "{options:?}");
+        }
+        assert_eq!(payload(&["--alert", "Hello"])["aps"], json!({ "alert": "Hello" }));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `dunlin push send`: sends one notification to one device of any push service.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueHint};
 use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
@@ -158,7 +158,8 @@ async fn fcm(
     way: &ServiceRoute,
     what: &NotificationArgs,
 ) -> Result<Outcome, CliError> {
-    let message = what.notification()?.fcm();
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let message = what.notification()?.fcm(now_s);
     let account = ServiceAccount::from_json(account)?;
     let (host, port) = authority(account.token_uri())?;
     let mut token_origin = way.lead(Origin::new(host, port))?;

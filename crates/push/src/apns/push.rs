@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use dunlin_wire::http2::hpack::Indexing;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::DeviceToken;
@@ -102,6 +103,29 @@ impl PushType {
         self.entry().1
     }
 
+    /// Returns the type that a payload asks for: what its `aps` has an iPhone do. `None` if it asks for nothing that shows.
+    /// Apple drops a push whose type does not fit its payload, or delays it.
+    pub fn of_payload(payload: &Value) -> Option<PushType> {
+        let aps = &payload["aps"];
+        if aps["timestamp"].is_number() && aps["event"].is_string() {
+            return Some(PushType::Liveactivity);
+        }
+        if ["alert", "badge", "sound"].iter().any(|name| !aps[*name].is_null()) {
+            return Some(PushType::Alert);
+        }
+        match (&aps["content-available"], &aps["content-changed"], &payload["mdm"]) {
+            (Value::Number(_), ..) => Some(PushType::Background),
+            (_, Value::Bool(true), _) => Some(PushType::Widgets),
+            (_, _, Value::String(_)) => Some(PushType::Mdm),
+            _ => None,
+        }
+    }
+
+    /// Returns the highest priority that Apple accepts for it.
+    pub fn priority(self) -> u8 {
+        if self == PushType::Background { 5 } else { 10 }
+    }
+
     /// Returns the suffix of its topic after the bundle identifier.
     pub fn topic_suffix(self) -> &'static str {
         self.entry().2
@@ -121,16 +145,20 @@ impl std::str::FromStr for PushType {
 }
 
 impl Push {
-    /// Creates an alert to one device with priority 10 and a time limit of 30 seconds.
+    /// Creates a push to one device with a time limit of 30 seconds. Its type is the one that the payload asks for
+    /// ([`PushType::of_payload`]), an alert if it asks for none, and its priority the highest of that type.
     pub fn new(token: DeviceToken, topic: &str, payload: impl Into<Bytes>) -> Push {
+        let payload = payload.into();
+        let json: Value = serde_json::from_slice(&payload).unwrap_or_default();
+        let push_type = PushType::of_payload(&json).unwrap_or(PushType::Alert);
         Push {
             target: Target::Device(token),
-            payload: payload.into(),
-            push_type: PushType::Alert,
+            payload,
+            push_type,
             topic: Some(topic.into()),
             id: None,
             expiration: None,
-            priority: 10,
+            priority: push_type.priority(),
             collapse_id: None,
             timeout: Duration::from_secs(30),
             resend_uncertain: false,
@@ -357,6 +385,24 @@ mod tests {
     fn header(request: &Request, name: &str) -> Option<String> {
         let header = request.headers.iter().find(|header| header.name == name)?;
         Some(header.value.to_string())
+    }
+
+    #[test]
+    fn type_and_priority_of_a_push_follow_its_payload() {
+        let token = DeviceToken::new(&"ab".repeat(32)).expect("a token");
+        for (payload, push_type, priority) in [
+            (r#"{"aps":{"alert":"hi","content-available":1}}"#, PushType::Alert, 10),
+            (r#"{"aps":{"badge":0}}"#, PushType::Alert, 10),
+            (r#"{"aps":{"content-available":1},"room":7}"#, PushType::Background, 5),
+            (r#"{"aps":{"timestamp":1,"event":"end"}}"#, PushType::Liveactivity, 10),
+            (r#"{"aps":{"content-changed":true}}"#, PushType::Widgets, 10),
+            (r#"{"mdm":"magic"}"#, PushType::Mdm, 10),
+            (r#"{"aps":"text"}"#, PushType::Alert, 10),
+            ("no JSON", PushType::Alert, 10),
+        ] {
+            let push = Push::new(token.clone(), "com.example.app", payload);
+            assert_eq!((push.push_type, push.priority), (push_type, priority), "{payload}");
+        }
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl EncodedNotification {
     }
 
     fn fcm(&self) -> &serde_json::Map<String, Value> {
-        self.fcm.get_or_init(|| self.notification.fcm())
+        self.fcm.get_or_init(|| self.notification.fcm(unix_ms() / 1000))
     }
 
     fn web(&self) -> (&[u8], &Options) {
