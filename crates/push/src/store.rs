@@ -7,6 +7,12 @@ use std::sync::{PoisonError, RwLock};
 
 use redb::{Database, Error, ReadTransaction, ReadableDatabase};
 
+/// Returns the epoch of a new feed: a text that no other feed has.
+pub(crate) fn new_epoch() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::time::SystemTime::now())
+}
+
 type Open = dyn Fn() -> Result<Database, Error> + Send + Sync;
 
 /// The store of a registry or a journal.

@@ -53,7 +53,7 @@ use std::sync::Arc;
 
 use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
 use dunlin_config::store::{Directory, InitialConfig, RecoverySource, Store};
-use dunlin_config::{ConfigErrors, Log, PushConfig, Snapshot, Webhooks};
+use dunlin_config::{ConfigErrors, Log, Snapshot, Webhooks};
 
 use crate::admin::{AdminParams, OperatorAccess};
 use crate::auth::revocation::RevocationLog;
@@ -153,8 +153,9 @@ fn serve_program(
     let boot = clone_all(&listeners)?;
     let workers = Workers::start(&state, endpoints, &doorbells, clone_all(&listeners)?, placement)?;
     let [endpoint, admin_endpoint, push_endpoint, webhooks] = others;
-    let pushes = PushThread::start(&state, push_endpoint, state_dir.as_deref(), &mut recovery)?;
-    recovery.extend(start_push(&pushes, &state.settings.load().config));
+    let (pushes, unused) =
+        PushThread::start(&state, push_endpoint, state_dir.as_deref(), &mut recovery)?;
+    recovery.extend(report_unused(unused, &state.settings.load().config));
     let admin = AdminParams {
         state: Arc::clone(&state),
         push: Some(pushes.handle()),
@@ -254,10 +255,9 @@ fn new_state(
     Ok(state)
 }
 
-/// Applies the push credentials. Returns errors of those that cannot be used any more, although they were valid when
-/// they were set; the others work.
-fn start_push(pushes: &PushThread, config: &Config) -> Vec<String> {
-    let mut unused = pushes.handle().apply(&PushConfig::default(), &config.push);
+/// Returns what the report says about push credentials, and about webhooks, that cannot be used any more, although they were
+/// valid when they were set; the others work.
+fn report_unused(mut unused: ConfigErrors, config: &Config) -> Vec<String> {
     unused.iter().for_each(|error| tracing::error!("{error}"));
     validation::webhooks(&Webhooks::default(), &config.webhooks, &mut unused);
     unused.iter().map(|error| format!("not used: {error}")).collect()

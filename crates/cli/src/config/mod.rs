@@ -9,6 +9,7 @@ mod key;
 mod show;
 mod watch;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
@@ -162,6 +163,56 @@ pub(crate) struct Server {
     /// Print JSON
     #[arg(long, help_heading = "Server")]
     json: bool,
+}
+
+/// The server API of which server, and with which key.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerApi {
+    /// The server's client port: HOST:PORT or https://HOST:PORT; by default `DUNLIN_SERVER`, or 127.0.0.1:8000
+    #[arg(long, value_name = "ADDR", help_heading = "Server")]
+    server: Option<String>,
+    /// With https://: trust the certificates of this PEM file in place of the system's
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Server")]
+    ca: Option<String>,
+    /// API key; by default `DUNLIN_API_KEY`. Not needed in development mode
+    #[arg(long, value_name = "KEY", help_heading = "Server")]
+    api_key: Option<String>,
+}
+
+impl ServerApi {
+    /// Calls a method, and returns its result.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses the call.
+    pub(crate) fn call(&self, method: &str, body: &Value) -> Result<Value, CliError> {
+        let of =
+            |given: &Option<String>, name: &str| given.clone().or_else(|| std::env::var(name).ok());
+        let address = of(&self.server, "DUNLIN_SERVER");
+        let address = address.unwrap_or_else(|| "127.0.0.1:8000".to_owned());
+        let files = TlsFiles { ca: self.ca.clone(), ..TlsFiles::default() };
+        // The address is read as that of the admin port is, and so are its faults.
+        let of_server = |error: CliError| -> CliError {
+            error.to_string().replace("--admin", "--server").into()
+        };
+        let admin = AdminAddress::parse(&address, &files).map_err(of_server)?;
+        let mut headers = vec![("Content-Type", "application/json".to_owned())];
+        headers.extend(of(&self.api_key, "DUNLIN_API_KEY").map(|key| ("X-API-Key", key)));
+        let client = Client { admin, token: None };
+        let path = format!("/api/{method}");
+        let response = client.call(Method::Post, &path, &headers, Some(&body.to_string()));
+        let mut response = response.map_err(of_server)?;
+        let mut text = String::new();
+        response.body.read_to_string(&mut text)?;
+        let mut answer: Value = serde_json::from_str(&text).unwrap_or_default();
+        if let Some(why) = answer["error"]["message"].as_str() {
+            return Err(why.to_owned().into());
+        }
+        match response.status {
+            200 => Ok(answer["result"].take()),
+            401 => Err(format!("{address} wants an API key; name it with --api-key").into()),
+            status => Err(format!("{address} answers {status}: {}", text.trim()).into()),
+        }
+    }
 }
 
 /// How to change it.

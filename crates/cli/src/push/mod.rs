@@ -4,6 +4,7 @@ mod import;
 mod journal;
 mod list;
 mod results;
+mod scheduled;
 mod send;
 
 use clap::Subcommand;
@@ -16,6 +17,8 @@ pub(crate) enum Command {
     Send(Box<send::Send>),
     /// Send one notification to all device tokens of a file; run it again to resume
     Import(Box<import::Import>),
+    /// List or cancel the durable pushes of a server that wait for their time
+    Scheduled(scheduled::Scheduled),
 }
 
 impl Command {
@@ -23,6 +26,7 @@ impl Command {
         match self {
             Command::Send(send) => send.run(),
             Command::Import(import) => import.run(),
+            Command::Scheduled(scheduled) => scheduled.run(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod tables;
 mod writer;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,6 +37,8 @@ const OUTCOMES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("outcomes
 const KEYS: TableDefinition<'_, &str, (u64, u64)> = TableDefinition::new("keys");
 /// Batch → its key, oldest first.
 const KEY_AGES: TableDefinition<'_, u64, &str> = TableDefinition::new("key ages");
+/// The epoch of the feed, among the counters.
+const EPOCH: &str = "epoch";
 /// Counters that never decrease.
 const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
 
@@ -52,7 +55,7 @@ const KEYS_MAX: u64 = 100_000;
 pub enum JournalChange {
     /// Accepts a batch, unless one with the same key was accepted before.
     Accept(NewBatch),
-    /// Pushes below `through` are about to be sent.
+    /// Pushes below `through` are about to be sent, unless the batch was cancelled.
     Start {
         /// The batch.
         batch: u64,
@@ -84,6 +87,11 @@ pub enum JournalChange {
     },
     /// All pushes of a batch have ended.
     Finish {
+        /// The batch.
+        batch: u64,
+    },
+    /// Drops a batch of which no push has started, and its key. The result has the number of its pushes.
+    Cancel {
         /// The batch.
         batch: u64,
     },
@@ -143,6 +151,10 @@ pub struct PendingPush {
 pub enum JournalError {
     /// There are too many pushes without an outcome.
     Full,
+    /// There is no such batch: all of its pushes have ended, or it was cancelled.
+    Unknown(u64),
+    /// The batch has started, so it cannot be cancelled.
+    Started(u64),
     /// The store failed.
     Store(Arc<redb::Error>),
     /// The writer has ended.
@@ -163,6 +175,13 @@ impl fmt::Display for JournalError {
                 f,
                 "the journal of pushes is full: it holds {PENDING_MAX} or 1 GiB of them without an outcome; send again later"
             ),
+            JournalError::Unknown(batch) => write!(
+                f,
+                "batch {batch} is not in the journal: its pushes have ended, or it was cancelled; see the feed of outcomes"
+            ),
+            JournalError::Started(batch) => {
+                write!(f, "batch {batch} is being sent, so it cannot be cancelled")
+            }
             JournalError::Store(error) => write!(f, "the journal of pushes failed: {error}"),
             JournalError::Closed => f.write_str("the journal of pushes is closed"),
         }
@@ -186,6 +205,10 @@ pub struct Journal {
     store: Store,
     pending: AtomicU64,
     pending_bytes: AtomicU64,
+    /// The last batch that was accepted before this journal was opened. Those after it belong to this run of the process,
+    /// which sends each when it accepts it.
+    last_earlier: u64,
+    epoch: u64,
 }
 
 impl Journal {
@@ -207,11 +230,16 @@ impl Journal {
 
     fn with(store: Store) -> Result<Journal, JournalError> {
         let (mut pending, mut pending_bytes) = (0, 0);
-        for entry in store.begin_read()?.open_table(PENDING)?.iter()? {
+        let read = store.begin_read()?;
+        for entry in read.open_table(PENDING)?.iter()? {
             pending += 1;
             pending_bytes += entry?.1.value().len() as u64;
         }
-        Ok(Journal { store, pending: pending.into(), pending_bytes: pending_bytes.into() })
+        let counters = read.open_table(COUNTERS)?;
+        let last_earlier = counters.get("batch")?.map_or(0, |last| last.value());
+        let epoch = counters.get(EPOCH)?.map_or(0, |epoch| epoch.value());
+        let (pending, pending_bytes) = (pending.into(), pending_bytes.into());
+        Ok(Journal { store, pending, pending_bytes, last_earlier, epoch })
     }
 
     /// Returns the number of pushes without an outcome.
@@ -247,15 +275,36 @@ impl Journal {
         Ok((done, pending, bytes))
     }
 
-    /// Returns the batches with pushes without an outcome, oldest first.
+    /// Returns the batches with pushes without an outcome that an earlier run of the process has left, oldest first. A batch
+    /// that was accepted since this journal was opened is never among them: whoever accepted it sends it.
+    ///
+    /// # Errors
+    /// The error of the store.
+    pub fn left_batches(&self) -> Result<Vec<OpenBatch>, JournalError> {
+        self.batches(0..=self.last_earlier)
+    }
+
+    /// Returns all batches with pushes without an outcome, oldest first.
     ///
     /// # Errors
     /// The error of the store.
     pub fn open_batches(&self) -> Result<Vec<OpenBatch>, JournalError> {
+        self.batches(0..=u64::MAX)
+    }
+
+    /// Returns a batch, if it has pushes without an outcome.
+    ///
+    /// # Errors
+    /// The error of the store.
+    pub fn open_batch(&self, batch: u64) -> Result<Option<OpenBatch>, JournalError> {
+        Ok(self.batches(batch..=batch)?.pop())
+    }
+
+    fn batches(&self, range: RangeInclusive<u64>) -> Result<Vec<OpenBatch>, JournalError> {
         let read = self.store.begin_read()?;
         let (batches, started) = (read.open_table(BATCHES)?, read.open_table(STARTED)?);
         let mut open = Vec::new();
-        for entry in batches.iter()? {
+        for entry in batches.range(range)? {
             let (batch, common) = entry?;
             let (batch, common) = (batch.value(), common.value().to_vec());
             let started = started.get(batch)?.map_or(0, |through| through.value());
@@ -286,6 +335,29 @@ impl Journal {
         Ok(pushes)
     }
 
+    /// Returns the number of pushes of a batch without an outcome.
+    ///
+    /// # Errors
+    /// The error of the store.
+    pub fn pending_of(&self, batch: u64) -> Result<u64, JournalError> {
+        let rows = self.store.begin_read()?.open_table(PENDING)?;
+        Ok(rows.range((batch, 0)..(batch + 1, 0))?.count() as u64)
+    }
+
+    /// Returns the epoch of the feed of outcomes. A feed that begins anew has another one, and its numbers begin at 1 again.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the number of the last outcome.
+    ///
+    /// # Errors
+    /// The error of the store.
+    pub fn last_outcome(&self) -> Result<u64, JournalError> {
+        let counters = self.store.begin_read()?.open_table(COUNTERS)?;
+        Ok(counters.get("outcome")?.map_or(0, |last| last.value()))
+    }
+
     /// Returns at most `max` outcomes after number `after`, in order, each with its number. To follow the feed, pass the
     /// last number received.
     ///
@@ -313,7 +385,12 @@ fn make(database: &Database) -> Result<(), redb::Error> {
     write.open_table(OUTCOMES)?;
     write.open_table(KEYS)?;
     write.open_table(KEY_AGES)?;
-    write.open_table(COUNTERS)?;
+    {
+        let mut counters = write.open_table(COUNTERS)?;
+        if counters.get(EPOCH)?.is_none() {
+            counters.insert(EPOCH, store::new_epoch())?;
+        }
+    }
     Ok(write.commit()?)
 }
 
@@ -365,6 +442,46 @@ mod tests {
         let feed = journal.outcomes(0, 10).unwrap();
         let feed: Vec<(u64, &[u8])> = feed.iter().map(|(n, line)| (*n, line.as_slice())).collect();
         assert_eq!(feed, [(1, &b"1.0"[..]), (2, b"1.1"), (3, b"1.2")]);
+    }
+
+    #[test]
+    fn batch_accepted_since_the_start_is_not_among_those_an_earlier_run_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pushes.redb");
+        Journal::open(&file).unwrap().apply(&[accept(None, &["a"])]).unwrap();
+        let journal = Journal::open(&file).unwrap();
+        journal.apply(&[accept(None, &["b"])]).unwrap();
+        let numbers =
+            |batches: Vec<OpenBatch>| batches.iter().map(|one| one.batch).collect::<Vec<_>>();
+        assert_eq!(numbers(journal.left_batches().unwrap()), [1]);
+        assert_eq!(numbers(journal.open_batches().unwrap()), [1, 2]);
+    }
+
+    #[test]
+    fn batch_is_cancelled_until_it_starts_and_starts_unless_it_is_cancelled() {
+        let journal = Journal::in_memory().unwrap();
+        let pushes = [accept(Some("k"), &["a", "b"]), accept(None, &["c"])];
+        journal.apply(&pushes).unwrap();
+        let apply = |change| journal.apply(&[change]).unwrap().remove(0);
+        assert_eq!(journal.pending_of(1).unwrap(), 2);
+        assert_eq!(apply(JournalChange::Cancel { batch: 1 }).unwrap().pushes, 2);
+        let start = apply(JournalChange::Start { batch: 1, through: 1 });
+        assert!(matches!(start, Err(JournalError::Unknown(1))), "{start:?}");
+        assert_eq!((journal.pending(), journal.open_batch(1).unwrap()), (1, None));
+        assert!(!apply(accept(Some("k"), &["a"])).unwrap().repeated, "its key is free");
+
+        apply(JournalChange::Start { batch: 2, through: 1 }).unwrap();
+        let cancelled = apply(JournalChange::Cancel { batch: 2 });
+        assert!(matches!(cancelled, Err(JournalError::Started(2))), "{cancelled:?}");
+        assert_eq!(journal.pushes(2, 0, 10).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn feed_has_an_epoch_that_outlives_the_process_and_not_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = |name: &str| Journal::open(&directory.path().join(name)).unwrap().epoch();
+        assert_eq!(open("a"), open("a"));
+        assert_ne!(open("a"), open("b"));
     }
 
     #[test]

@@ -58,6 +58,9 @@ impl<'a> Tables<'a> {
         match change {
             JournalChange::Accept(new) => return self.accept(new),
             JournalChange::Start { batch, through } => {
+                if self.batches.get(batch)?.is_none() {
+                    return Ok(Err(JournalError::Unknown(*batch)));
+                }
                 self.started.insert(batch, through)?;
             }
             JournalChange::Unsent { batch, number } => {
@@ -80,6 +83,7 @@ impl<'a> Tables<'a> {
                 self.batches.remove(batch)?;
                 self.started.remove(batch)?;
             }
+            JournalChange::Cancel { batch } => return self.cancel(*batch),
             JournalChange::Outcome(outcome) => self.feed(outcome)?,
         }
         Ok(Ok(AcceptedBatch::default()))
@@ -120,6 +124,25 @@ impl<'a> Tables<'a> {
             {
                 self.keys.remove(oldest.value())?;
             }
+        }
+        Ok(Ok(AcceptedBatch { batch, pushes, repeated: false }))
+    }
+
+    fn cancel(&mut self, batch: u64) -> Result<Result<AcceptedBatch, JournalError>, redb::Error> {
+        if self.started.get(batch)?.is_some() {
+            return Ok(Err(JournalError::Started(batch)));
+        }
+        if self.batches.remove(batch)?.is_none() {
+            return Ok(Err(JournalError::Unknown(batch)));
+        }
+        let (mut pushes, mut bytes) = (0, 0);
+        self.rows.retain_in((batch, 0)..(batch + 1, 0), |_, push| {
+            (pushes, bytes) = (pushes + 1, bytes + push.len() as u64);
+            false
+        })?;
+        (self.pending, self.bytes) = (self.pending - pushes, self.bytes - bytes);
+        if let Some(key) = self.ages.remove(batch)? {
+            self.keys.remove(key.value())?;
         }
         Ok(Ok(AcceptedBatch { batch, pushes, repeated: false }))
     }

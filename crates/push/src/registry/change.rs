@@ -1,6 +1,6 @@
 //! Changes of the registry. Many of them share one transaction; each has its own result.
 
-use redb::{MultimapTable, ReadableMultimapTable, ReadableTable, Table};
+use redb::{MultimapTable, ReadableMultimapTable, ReadableTable, Table, WriteTransaction};
 
 use super::{
     DEVICES, DEVICES_MAX, Device, FEED, FEED_MAX, FeedEntry, KeptReason, Record, Registry,
@@ -74,6 +74,38 @@ impl Change {
         }
         Ok(())
     }
+}
+
+/// Writes the devices of Apple whose tokens have capital letters under their keys of today. Of two spellings the one that was
+/// registered last stays.
+pub(super) fn fold_case(write: &WriteTransaction) -> Result<(), redb::Error> {
+    let mut records = write.open_table(DEVICES)?;
+    let mut users = write.open_multimap_table(USERS)?;
+    let mut moved = Vec::new();
+    for entry in records.range("a".."b")? {
+        let (key, record) = entry?;
+        let now = Device::from_key(key.value()).map(|device| device.key());
+        if let (Some(now), Some(record)) = (now, decode::<Record>(record.value()))
+            && now != key.value()
+        {
+            moved.push((key.value().to_owned(), now, record));
+        }
+    }
+    for (before, now, record) in moved {
+        records.remove(before.as_str())?;
+        users.remove(record.user.as_str(), before.as_str())?;
+        let other = records.get(now.as_str())?.and_then(|other| decode::<Record>(other.value()));
+        match other {
+            Some(other) if other.registered_ms > record.registered_ms => continue,
+            Some(other) => {
+                users.remove(other.user.as_str(), now.as_str())?;
+            }
+            None => {}
+        }
+        records.insert(now.as_str(), encode(&record).as_slice())?;
+        users.insert(record.user.as_str(), now.as_str())?;
+    }
+    Ok(())
 }
 
 /// The tables of a transaction.

@@ -29,7 +29,9 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, MultimapTableDefinition, ReadableTableMetadata, TableDefinition};
+use redb::{
+    Database, MultimapTableDefinition, ReadableTable, ReadableTableMetadata, TableDefinition,
+};
 use serde::{Deserialize, Serialize};
 
 pub use self::change::{Change, InvalidToken};
@@ -40,6 +42,8 @@ use crate::store::{self, Store};
 const DEVICES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("devices");
 /// User → device keys.
 const USERS: MultimapTableDefinition<'_, &str, &str> = MultimapTableDefinition::new("users");
+/// The epoch of the feed.
+const EPOCHS: TableDefinition<'_, &str, u64> = TableDefinition::new("epochs");
 /// Number → entry, in JSON.
 const FEED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("feed");
 
@@ -117,6 +121,7 @@ struct Record {
 #[derive(Debug)]
 pub struct Registry {
     store: Store,
+    epoch: u64,
 }
 
 /// Why an operation of the registry failed.
@@ -153,7 +158,7 @@ impl Registry {
     /// # Errors
     /// The error of the store.
     pub fn open(file: &Path) -> Result<Registry, RegistryError> {
-        Ok(Registry { store: Store::open(file, make)? })
+        Registry::with(Store::open(file, make)?)
     }
 
     /// Creates a registry in memory.
@@ -161,7 +166,12 @@ impl Registry {
     /// # Errors
     /// The error of the store.
     pub fn in_memory() -> Result<Registry, RegistryError> {
-        Ok(Registry { store: Store::in_memory(make)? })
+        Registry::with(Store::in_memory(make)?)
+    }
+
+    fn with(store: Store) -> Result<Registry, RegistryError> {
+        let epoch = store.begin_read()?.open_table(EPOCHS)?.get("feed")?.map(|epoch| epoch.value());
+        Ok(Registry { store, epoch: epoch.unwrap_or_default() })
     }
 
     /// Adds devices to a user: [`Change::Register`].
@@ -250,6 +260,20 @@ impl Registry {
         Ok(self.len()? == 0)
     }
 
+    /// Returns the epoch of the feed. A feed that begins anew has another one, and its numbers begin at 1 again.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the number of the last entry.
+    ///
+    /// # Errors
+    /// The error of the store.
+    pub fn last_entry(&self) -> Result<u64, RegistryError> {
+        let feed = self.store.begin_read()?.open_table(FEED)?;
+        Ok(feed.last()?.map_or(0, |(number, _)| number.value()))
+    }
+
     /// Returns at most `max` entries after number `after`, in order. To follow the feed, pass the last number received.
     /// Entries that were removed meanwhile are missing.
     ///
@@ -267,6 +291,18 @@ impl Registry {
 }
 
 impl Device {
+    /// Returns a text that is the same for two spellings of one device: Apple's tokens are hexadecimal and compare without
+    /// case, a browser is the endpoint of its subscription.
+    pub fn identity(&self) -> String {
+        if self.platform == Platform::Web
+            && let Ok(json) = serde_json::from_str::<serde_json::Value>(&self.token)
+            && let Some(endpoint) = json["endpoint"].as_str()
+        {
+            return format!("w{}\0{endpoint}", self.app);
+        }
+        self.key()
+    }
+
     /// Returns the key of a device. The token is last, because only it may contain any character.
     fn key(&self) -> String {
         let platform = match self.platform {
@@ -274,7 +310,12 @@ impl Device {
             Platform::Fcm => 'f',
             Platform::Web => 'w',
         };
-        format!("{platform}{}\0{}", self.app, self.token)
+        match self.platform {
+            Platform::Apns => {
+                format!("{platform}{}\0{}", self.app, self.token.to_ascii_lowercase())
+            }
+            Platform::Fcm | Platform::Web => format!("{platform}{}\0{}", self.app, self.token),
+        }
     }
 
     fn from_key(key: &str) -> Option<Device> {
@@ -296,6 +337,14 @@ fn make(database: &Database) -> Result<(), redb::Error> {
     write.open_table(DEVICES)?;
     write.open_multimap_table(USERS)?;
     write.open_table(FEED)?;
+    {
+        let mut epochs = write.open_table(EPOCHS)?;
+        if epochs.get("feed")?.is_none() {
+            epochs.insert("feed", store::new_epoch())?;
+            // A file of a version that compared tokens of Apple with case.
+            change::fold_case(&write)?;
+        }
+    }
     Ok(write.commit()?)
 }
 
@@ -416,6 +465,45 @@ mod tests {
         assert_eq!((feed[0].dropped, feed[0].kept), (false, Some(KeptReason::Environment)));
         assert_eq!(feed[0].user.as_deref(), Some("ada"));
         assert_eq!(registry.devices("ada").unwrap(), [device("fine")]);
+    }
+
+    #[test]
+    fn token_of_apple_is_one_device_in_any_case_and_one_of_google_is_not() {
+        let registry = Registry::in_memory().unwrap();
+        registry.register("ada", &[device("AB01"), device("ab01")], 1).unwrap();
+        assert_eq!(registry.devices("ada").unwrap(), [device("ab01")]);
+        assert!(registry.remove(&device("Ab01")).unwrap());
+        let google = |token: &str| Device { platform: Platform::Fcm, ..device(token) };
+        registry.register("ada", &[google("A"), google("a")], 1).unwrap();
+        assert_eq!(registry.devices("ada").unwrap().len(), 2);
+        let browser = |token: &str| Device { platform: Platform::Web, ..device(token) };
+        let spaced = browser(r#"{ "keys": {}, "endpoint": "https://a.example/1" }"#);
+        let plain = browser(r#"{"endpoint":"https://a.example/1"}"#);
+        assert_eq!(spaced.identity(), plain.identity());
+    }
+
+    #[test]
+    fn file_that_distinguished_case_keeps_one_device_of_each_token() {
+        let file = File::new();
+        let (upper, lower) = ("acom.example.app\0AB01", "acom.example.app\0ab01");
+        {
+            let database = Database::create(&file.0).unwrap();
+            let write = database.begin_write().unwrap();
+            {
+                let mut records = write.open_table(DEVICES).unwrap();
+                let mut users = write.open_multimap_table(USERS).unwrap();
+                for (key, user, registered_ms) in [(upper, "ada", 1), (lower, "bob", 2)] {
+                    let record = Record { user: user.to_owned(), registered_ms };
+                    records.insert(key, encode(&record).as_slice()).unwrap();
+                    users.insert(user, key).unwrap();
+                }
+            }
+            write.commit().unwrap();
+        }
+        let registry = Registry::open(&file.0).unwrap();
+        assert_eq!(registry.devices("ada").unwrap(), []);
+        assert_eq!(registry.devices("bob").unwrap(), [device("ab01")]);
+        assert_eq!(registry.len().unwrap(), 1);
     }
 
     #[test]

@@ -109,7 +109,7 @@ mod tests {
     use crate::store::disk::Disk;
 
     fn open(disk: &Disk) -> Registry {
-        Registry { store: disk.open(super::super::make).unwrap() }
+        Registry::with(disk.open(super::super::make).unwrap()).unwrap()
     }
 
     fn register(n: usize) -> Change {

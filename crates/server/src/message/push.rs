@@ -47,6 +47,10 @@ pub(crate) enum PushMethod {
     Feed,
     /// Lists the outcomes of durable pushes, and of pushes whose caller disconnected.
     Outcomes,
+    /// Lists the durable batches that wait for their time.
+    ScheduledList,
+    /// Cancels one of them.
+    ScheduledCancel,
 }
 
 impl PushMethod {
@@ -60,6 +64,8 @@ impl PushMethod {
             "push/devices/list" => PushMethod::List,
             "push/devices/feed" => PushMethod::Feed,
             "push/outcomes/feed" => PushMethod::Outcomes,
+            "push/scheduled/list" => PushMethod::ScheduledList,
+            "push/scheduled/cancel" => PushMethod::ScheduledCancel,
             _ => return None,
         })
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dunlin_net::ConnId;
 use dunlin_push::journal::JournalChange;
+use dunlin_push::registry::Device;
 use dunlin_push::{Outcome, OutcomeCounts, ResultStream, Results, results};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -18,9 +19,9 @@ use super::flow::{Flow, FlowError};
 use super::outcome::{self, LineSubject};
 use super::pending::{PendingPush, RequestForm};
 use super::senders::EncodedNotification;
-use super::submission::{Recipient, Submission, SubmissionBatch};
+use super::submission::{Addressed, NoPush, Recipient, Submission, SubmissionBatch};
 use super::thread::Shared;
-use super::{devices, durable, outcomes_feed};
+use super::{devices, durable, outcomes_feed, scheduled};
 use crate::api::{ApiError, ApiErrorCode};
 use crate::message::push::{PushMethod, PushReplyBody, PushRequest};
 use crate::request::trace_parent::TraceParent;
@@ -50,6 +51,7 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flo
         PushMethod::Push => push(&shared, body, &flow).await,
         PushMethod::Batch => match read(body, SubmissionBatch::many).await {
             Ok(batch) if batch.durable => durable::accept(&shared, batch).await,
+            Ok(batch) if let Err(error) = shared.check_key(&batch) => Err(error),
             Ok(batch) => {
                 let mut sink = OutcomeSink::streamed(&caller, &flow);
                 let counts = send(&shared, batch.pushes, true, &flow, &mut sink).await;
@@ -65,8 +67,10 @@ async fn carry_out(shared: Arc<Shared>, worker: usize, request: PushRequest, flo
         PushMethod::List => devices::list(&shared, &body).await,
         PushMethod::Feed => devices::feed(&shared, &body).await,
         PushMethod::Outcomes => outcomes_feed::read_on(&shared, &body).await,
+        PushMethod::ScheduledList => scheduled::list(&shared, &body).await,
+        PushMethod::ScheduledCancel => scheduled::cancel(&shared, &body).await,
     };
-    let (status, body) = match answered {
+    let (status, body) = match answered.map(|result| shared.named(result)) {
         Ok(result) => (200, json!({ "result": result }).to_string().into_bytes()),
         Err(error) => error.response(errors_as_status),
     };
@@ -81,6 +85,7 @@ async fn push(shared: &Arc<Shared>, body: Box<[u8]>, flow: &Flow) -> Result<Valu
     if batch.durable {
         return durable::accept(shared, batch).await;
     }
+    shared.check_key(&batch)?;
     let key = batch.idempotency_key.take();
     // A call with a key runs to completion, so that a repetition gets the complete response.
     let whole = Flow::new();
@@ -217,7 +222,7 @@ impl<'a> OutcomeSink<'a> {
         }
         let OutcomeSink::Streamed { caller, flow, .. } = &self else { return };
         if !flow.is_gone() {
-            let mut last = json!(counts);
+            let mut last = caller.shared.named(json!(counts));
             last["end"] = true.into();
             caller.reply(PushReplyBody::LastLines(format!("{last}\n").into_bytes()));
         }
@@ -278,13 +283,20 @@ impl Run<'_> {
     async fn submit_all(&self, submissions: Vec<Submission>) {
         for (at, mut submission) in submissions.into_iter().enumerate() {
             let encoded = Arc::new(EncodedNotification::new(&submission));
+            let mut addressed = Addressed::default();
             for to in submission.take_recipients() {
+                if !addressed.add(&to) {
+                    continue;
+                }
                 if !self.submit_one(at, None, to, &encoded).await {
                     break;
                 }
             }
             for users in submission.users.chunks(USERS_AT_ONCE) {
-                self.submit_to_users(at, users, submission.only_offline, &encoded).await;
+                let only_offline = submission.only_offline;
+                let found = devices::of_users_to_send(self.shared, users, only_offline).await;
+                let found = found.map(|found| addressed.add_each(found));
+                self.submit_to_users(at, users, found, &encoded).await;
             }
             if self.flow.is_gone() {
                 break;
@@ -298,10 +310,10 @@ impl Run<'_> {
         &self,
         at: usize,
         users: &[String],
-        only_offline: bool,
+        found: Result<Vec<Result<Vec<Device>, NoPush>>, ApiError>,
         encoded: &Arc<EncodedNotification>,
     ) {
-        let found = match devices::of_users_to_send(self.shared, users, only_offline).await {
+        let found = match found {
             Ok(found) => found,
             Err(error) => {
                 let why = error.to_string();
@@ -312,7 +324,7 @@ impl Run<'_> {
             let devices = match found {
                 Ok(devices) => devices,
                 Err((reason, detail)) => {
-                    self.note(at, user, reason, detail);
+                    self.note(at, user, reason, &detail);
                     continue;
                 }
             };

@@ -1,16 +1,15 @@
 //! `/api/push/devices/…`: the devices of each user, and feedback about invalid tokens.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dunlin_push::apns::DeviceToken;
-use dunlin_push::registry::{Change, Device, Platform, Registry, RegistryError};
+use dunlin_push::registry::{Change, Device, FeedEntry, Platform, Registry, RegistryError};
 use dunlin_push::web_push::Subscription;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
 
-use super::submission::{Recipients, read};
+use super::feed::{Feed, FeedFollower};
+use super::submission::{NoPush, Recipients, read};
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 use crate::clock::unix_ms;
@@ -19,14 +18,13 @@ use crate::clock::unix_ms;
 const DEVICES_MAX: usize = 1_000;
 /// Most entries of token feedback that one call returns.
 const ENTRIES_MAX: usize = 1_000;
-/// Longest time that a call may wait for the next entry.
-const WAIT_MS_MAX: u64 = 60_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Register {
     user: String,
     devices: Vec<Recipients>,
+    node: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -35,29 +33,20 @@ struct Remove {
     user: Option<String>,
     #[serde(default)]
     devices: Vec<Recipients>,
+    node: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
     user: String,
-}
-
-/// A call that reads a feed from a position.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FeedFollower {
-    /// The cursor.
-    #[serde(default)]
-    pub(super) after: u64,
-    pub(super) limit: Option<usize>,
-    #[serde(default)]
-    pub(super) wait_ms: u64,
+    node: Option<String>,
 }
 
 /// Registers devices of a user.
 pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
-    let Register { user, devices } = read(body)?;
+    let Register { user, devices, node } = read(body)?;
+    shared.check_node(node.as_deref())?;
     let devices = expand(devices)?;
     for (at, device) in devices.iter().enumerate() {
         validate(device)
@@ -69,7 +58,8 @@ pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiE
 
 /// Removes devices, or all devices of a user.
 pub(super) async fn remove(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
-    let Remove { user, devices } = read(body)?;
+    let Remove { user, devices, node } = read(body)?;
+    shared.check_node(node.as_deref())?;
     if user.is_none() && devices.is_empty() {
         return Err(ApiError::malformed("devices: there are neither devices nor a user"));
     }
@@ -80,7 +70,8 @@ pub(super) async fn remove(shared: &Shared, body: &[u8]) -> Result<Value, ApiErr
 
 /// Returns the devices of a user.
 pub(super) async fn list(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
-    let List { user } = read(body)?;
+    let List { user, node } = read(body)?;
+    shared.check_node(node.as_deref())?;
     let found = on_disk(shared, move |registry| registry.registrations(&user)).await?;
     let devices: Vec<Value> = found
         .into_iter()
@@ -95,20 +86,18 @@ pub(super) async fn list(shared: &Shared, body: &[u8]) -> Result<Value, ApiError
 
 /// Returns the entries after a cursor. If there are none, waits for the next one if the caller asks for that.
 pub(super) async fn feed(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
-    let FeedFollower { after, limit, wait_ms } = read(body)?;
-    let limit = limit.unwrap_or(ENTRIES_MAX).clamp(1, ENTRIES_MAX);
-    let deadline = Instant::now() + Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
-    loop {
-        // Created before the read, so that an entry written in between wakes it.
-        let next = shared.writer.next();
-        let found = on_disk(shared, move |registry| registry.feed(after, limit)).await?;
-        let may_wait = found.is_empty() && !shared.is_draining();
-        if may_wait && timeout_at(deadline, next).await.is_ok() {
-            continue;
-        }
-        let cursor = found.last().map_or(after, |entry| entry.n);
-        return Ok(json!({ "entries": found, "cursor": cursor }));
-    }
+    let follower: FeedFollower = read(body)?;
+    let last = on_disk(shared, Registry::last_entry).await?;
+    let feed = Feed { epoch: shared.registry.epoch(), last };
+    let next = || shared.writer.next();
+    let registry = Arc::clone(&shared.registry);
+    let entries = move |after, limit| {
+        let found = registry.feed(after, limit).map_err(refused)?;
+        Ok(found.into_iter().map(|entry| (entry.n, entry)).collect())
+    };
+    let page = follower.read(shared, feed, (ENTRIES_MAX, ENTRIES_MAX), next, entries).await?;
+    let entries: Vec<FeedEntry> = page.entries.into_iter().map(|(_, entry)| entry).collect();
+    Ok(json!({ "entries": entries, "cursor": page.cursor }))
 }
 
 /// Returns the devices of each user, in order; for a user who gets no push, the reason: a code and a sentence.
@@ -116,7 +105,7 @@ pub(super) async fn of_users_to_send(
     shared: &Shared,
     users: &[String],
     only_offline: bool,
-) -> Result<Vec<Result<Vec<Device>, (&'static str, &'static str)>>, ApiError> {
+) -> Result<Vec<Result<Vec<Device>, NoPush>>, ApiError> {
     let users: Arc<[String]> = users.into();
     let online = match only_offline {
         true => shared.online(&users).await,
@@ -124,10 +113,10 @@ pub(super) async fn of_users_to_send(
     };
     let found = of_users(shared, Arc::clone(&users)).await?.into_iter().zip(online);
     let checked = found.zip(&*users).map(|((devices, online), user)| match () {
-        () if online => Err(("online", "the user has a session here")),
-        () if devices.is_empty() => Err(("no_device", "the user has registered no device")),
+        () if online => Err(("online", "the user has a session here".into())),
+        () if devices.is_empty() => Err(("no_device", shared.no_device())),
         () if !shared.recipient_limits.take_user(user) => {
-            Err(("user_limit", "the user has had limits.pushes_per_user_per_min_max"))
+            Err(("user_limit", "the user has had limits.pushes_per_user_per_min_max".into()))
         }
         () => Ok(devices),
     });

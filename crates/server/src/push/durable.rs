@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 use super::devices;
 use super::outcome::{self, LineSubject};
 use super::pending::{PendingPush, RequestForm};
+use super::scheduled::Schedule;
 use super::senders::EncodedNotification;
-use super::submission::{Recipient, SubmissionBatch};
+use super::submission::{Addressed, Recipient, SubmissionBatch};
 use super::thread::Shared;
 use crate::api::{ApiError, ApiErrorCode};
 
@@ -44,19 +45,25 @@ pub(super) async fn accept(
     shared: &Arc<Shared>,
     mut batch: SubmissionBatch,
 ) -> Result<Value, ApiError> {
+    shared.check_key(&batch)?;
     if !shared.is_durable {
         let why = "durable: this server keeps nothing; start it with --state DIR";
         return Err(ApiErrorCode::NotAvailable.with_reason(why));
     }
     let mut new = NewBatch { idempotency_key: batch.idempotency_key.take(), ..NewBatch::default() };
     for (at, submission) in batch.pushes.iter_mut().enumerate() {
+        let mut addressed = Addressed::default();
         for to in submission.take_recipients() {
+            if !addressed.add(&to) {
+                continue;
+            }
             new.pushes.push(encode(&JournaledPush { at, user: None, to }));
         }
         let users = std::mem::take(&mut submission.users);
         for users in users.chunks(USERS_AT_ONCE) {
             let found = devices::of_users_to_send(shared, users, submission.only_offline).await?;
             for (user, found) in users.iter().zip(found) {
+                let found = found.and_then(|devices| addressed.add_all(devices));
                 match found {
                     Ok(devices) => new.pushes.extend(devices.into_iter().map(|device| {
                         let to = Recipient::Device { device, id: None };
@@ -66,7 +73,7 @@ pub(super) async fn accept(
                         let (push, user) = (Some(at), Some(user.as_str()));
                         let subject = LineSubject { batch: None, push, user, recipient: None };
                         let mut line = Vec::new();
-                        outcome::write_user(&mut line, subject, reason, detail);
+                        outcome::write_user(&mut line, subject, reason, &detail);
                         new.outcomes.push(line);
                     }
                 }
@@ -95,10 +102,11 @@ pub(super) async fn accept(
     Ok(json!({ "durable": result }))
 }
 
-/// Resumes the batches that an earlier run of the process left unfinished.
+/// Resumes the batches that an earlier run of the process left unfinished. Those that this run accepts are sent by
+/// [`accept`], however early they arrive.
 pub(super) async fn resume(shared: Arc<Shared>) {
     let journal = Arc::clone(&shared.journal);
-    let open = tokio::task::spawn_blocking(move || journal.open_batches()).await;
+    let open = tokio::task::spawn_blocking(move || journal.left_batches()).await;
     match open.unwrap_or(Err(JournalError::Closed)) {
         Ok(open) => {
             if !open.is_empty() {
@@ -126,14 +134,11 @@ async fn run(shared: Arc<Shared>, open: OpenBatch) {
 type StartedPush = (u64, PendingPush, bool);
 
 async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError> {
+    let Some(open) = when_due(shared, open).await? else { return Ok(()) };
     let Ok(common) = serde_json::from_slice::<SubmissionBatch>(&open.common) else {
         tracing::error!(batch = open.batch, "an older version wrote an invalid durable batch");
         return Ok(());
     };
-    if let Some(at_s) = common.send_at_s {
-        let due = UNIX_EPOCH + Duration::from_secs(at_s);
-        tokio::time::sleep(due.duration_since(SystemTime::now()).unwrap_or_default()).await;
-    }
     let _counted = shared.count_durable();
     let (sink, outcomes) = results();
     let (begun, beginning) = mpsc::unbounded_channel();
@@ -144,6 +149,25 @@ async fn send(shared: &Arc<Shared>, open: OpenBatch) -> Result<(), JournalError>
         shared.journal_writer.write_surely(finish).await?;
     }
     Ok(())
+}
+
+/// Waits for the time of a batch. `None`: it was cancelled meanwhile. A batch that waits is only in the journal, however
+/// many there are.
+async fn when_due(
+    shared: &Arc<Shared>,
+    open: OpenBatch,
+) -> Result<Option<OpenBatch>, JournalError> {
+    let schedule: Option<Schedule> = serde_json::from_slice(&open.common).ok();
+    let due = schedule.and_then(|schedule| schedule.send_at_s);
+    let due = due.and_then(|at_s| UNIX_EPOCH.checked_add(Duration::from_secs(at_s)));
+    let left = due.and_then(|due| due.duration_since(SystemTime::now()).ok());
+    let Some(left) = left.filter(|left| !left.is_zero()) else { return Ok(Some(open)) };
+    let batch = open.batch;
+    drop(open);
+    tokio::time::sleep(left).await;
+    let journal = Arc::clone(&shared.journal);
+    let again = tokio::task::spawn_blocking(move || journal.open_batch(batch)).await;
+    again.unwrap_or(Err(JournalError::Closed))
 }
 
 /// Reads pushes from the journal, marks them there as started, and submits them. Returns `false` if the process shuts
@@ -182,7 +206,12 @@ async fn begin(
             changes.push(JournalChange::Start { batch, through: last + 1 });
         }
         if !changes.is_empty() {
-            shared.journal_writer.write_surely(changes).await?;
+            let done = shared.journal_writer.write_surely(changes).await?;
+            // Cancelled between the read and the start.
+            if done.iter().any(Result::is_err) {
+                shared.leave_durable_window(rows.len());
+                return Ok(true);
+            }
         }
         for row in rows {
             let may_have_left = row.number < open.started && !row.unsent;

@@ -16,16 +16,19 @@ mod devices;
 mod durable;
 mod durable_window;
 mod environment;
+mod feed;
 mod files;
 mod flow;
 mod hook_events;
 mod metrics;
+mod node;
 mod online;
 mod outcome;
 mod outcomes_feed;
 mod pending;
 mod recipient_limits;
 mod repeats;
+mod scheduled;
 mod senders;
 mod submission;
 mod tally;
@@ -50,8 +53,6 @@ impl PushHandle {
         after: &dunlin_config::PushConfig,
     ) -> dunlin_config::ConfigErrors {
         let _runtime = self.0.runtime.enter();
-        let errors = self.0.senders.apply(before, after);
-        self.0.resume();
-        errors
+        self.0.senders.apply(before, after)
     }
 }

@@ -49,8 +49,12 @@ impl PendingPush {
     ) -> PendingPush {
         let credential = shared.senders.get(to.platform(), to.app());
         let encoded = Arc::clone(encoded);
-        let take = |token| shared.recipient_limits.take_device(to.app(), token);
-        let is_limited = !to.token().is_none_or(take);
+        let is_limited = match &to {
+            Recipient::Device { device, .. } => {
+                !shared.recipient_limits.take_device(to.app(), &device.identity())
+            }
+            Recipient::Broadcast(_) => false,
+        };
         PendingPush { at, user, to, encoded, credential, submitted_ms: unix_ms(), is_limited }
     }
 

@@ -1,5 +1,7 @@
 //! The bodies of `/api/push` and `/api/push/batch`: notifications and their recipients.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use dunlin_push::notification::Notification;
@@ -21,6 +23,8 @@ const TARGET_BYTES_MAX: usize = 1_024;
 /// Default and maximum time of a push, queued and in flight.
 const TIMEOUT_MS: u64 = 30_000;
 const TIMEOUT_MS_MAX: u64 = 3_600_000;
+/// A later time is one in milliseconds.
+const SEND_AT_S_MAX: u64 = 100_000_000_000;
 
 /// A notification and its recipients.
 #[derive(Debug, Deserialize, Serialize)]
@@ -58,6 +62,44 @@ pub(super) struct SubmissionBatch {
     pub(super) idempotency_key: Option<String>,
     /// Unix time in seconds before which nothing is sent.
     pub(super) send_at_s: Option<u64>,
+    /// The node that the request is for: each has its own devices and keys.
+    #[serde(default, skip_serializing)]
+    pub(super) node: Option<String>,
+}
+
+/// Why a user gets no push: a code and a sentence.
+pub(super) type NoPush = (&'static str, Cow<'static, str>);
+
+/// The recipients of one notification so far: each is sent to once, however often a request has it.
+#[derive(Debug, Default)]
+pub(super) struct Addressed(HashSet<String>);
+
+impl Addressed {
+    /// Returns whether a recipient is new.
+    pub(super) fn add(&mut self, to: &Recipient) -> bool {
+        self.0.insert(match to {
+            Recipient::Device { device, .. } => device.identity(),
+            Recipient::Broadcast(broadcast) => format!("{broadcast:?}"),
+        })
+    }
+
+    /// Returns those devices of a user that are new.
+    pub(super) fn add_all(&mut self, devices: Vec<Device>) -> Result<Vec<Device>, NoPush> {
+        let new: Vec<Device> =
+            devices.into_iter().filter(|device| self.0.insert(device.identity())).collect();
+        match new.is_empty() {
+            true => Err(("repeated", "the request has all devices of the user already".into())),
+            false => Ok(new),
+        }
+    }
+
+    /// The same for each of several users.
+    pub(super) fn add_each(
+        &mut self,
+        found: Vec<Result<Vec<Device>, NoPush>>,
+    ) -> Vec<Result<Vec<Device>, NoPush>> {
+        found.into_iter().map(|found| found.and_then(|devices| self.add_all(devices))).collect()
+    }
 }
 
 /// Devices of one app.
@@ -249,10 +291,11 @@ impl SubmissionBatch {
             durable: bool,
             idempotency_key: Option<String>,
             send_at_s: Option<u64>,
+            node: Option<String>,
         }
         let mut fields: serde_json::Map<String, Value> = read(body)?;
         let mut beside = serde_json::Map::new();
-        for name in ["durable", "idempotency_key", "send_at_s"] {
+        for name in ["durable", "idempotency_key", "send_at_s", "node"] {
             beside.extend(fields.remove(name).map(|value| (name.to_owned(), value)));
         }
         // Batch fields are rare: without them the body is parsed directly, so that errors have positions.
@@ -260,7 +303,7 @@ impl SubmissionBatch {
             true => read(body)?,
             false => read(Value::Object(fields).to_string().as_bytes())?,
         };
-        let BatchFields { durable, idempotency_key, send_at_s } =
+        let BatchFields { durable, idempotency_key, send_at_s, node } =
             read(Value::Object(beside).to_string().as_bytes())?;
         submission.validate().map_err(ApiError::malformed)?;
         let devices: usize = submission.devices.iter().map(Recipients::len).sum();
@@ -274,8 +317,8 @@ impl SubmissionBatch {
             );
             return Err(ApiErrorCode::LimitExceeded.with_reason(why));
         }
-        let batch =
-            SubmissionBatch { pushes: vec![submission], durable, idempotency_key, send_at_s };
+        let pushes = vec![submission];
+        let batch = SubmissionBatch { pushes, durable, idempotency_key, send_at_s, node };
         batch.validate()?;
         Ok(batch)
     }
@@ -307,6 +350,13 @@ impl SubmissionBatch {
         }
         if self.send_at_s.is_some() && !self.durable {
             let why = "send_at_s: what is sent later has to be kept; write `durable` too";
+            return Err(ApiError::malformed(why));
+        }
+        if let Some(at) = self.send_at_s.filter(|at| *at > SEND_AT_S_MAX) {
+            let why = format!(
+                "send_at_s: {at} is in the year 5138 or later; write seconds since 1970, not milliseconds: {}",
+                at / 1_000
+            );
             return Err(ApiError::malformed(why));
         }
         Ok(())
@@ -455,6 +505,46 @@ mod tests {
         let words = r#"{"notification":{"title":"Hi"},"broadcasts":[{"provider":"apns","app":"a","channel":"YQ=="}]}"#;
         let error = self::refused(words);
         assert!(error.contains("notification.apns.aps") && error.contains("timestamp"), "{error}");
+    }
+
+    #[test]
+    fn a_time_in_milliseconds_is_refused_with_the_seconds() {
+        let at = |send_at_s: u64| {
+            let body = format!(
+                r#"{{"notification":{{"title":"Hi"}},"users":["ada"],"durable":true,"send_at_s":{send_at_s}}}"#
+            );
+            SubmissionBatch::one(body.as_bytes()).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(at(1_795_276_142), Ok(()));
+        let error = at(1_795_276_142_526).unwrap_err();
+        assert!(error.contains("milliseconds: 1795276142"), "{error}");
+    }
+
+    #[test]
+    fn a_device_is_addressed_once_however_it_is_written() {
+        let body = r#"{"notification":{"title":"Hi"},"devices":[
+            {"provider":"apns","app":"a","tokens":["AB01","ab01","cd"]},
+            {"provider":"apns","app":"b","token":"ab01"},
+            {"provider":"fcm","app":"f","tokens":["X","x","X"]},
+            {"provider":"web","app":"w","token":{"endpoint":"https://p.example/1"}},
+            {"provider":"web","app":"w","token":"{ \"endpoint\": \"https://p.example/1\" }"}],
+            "broadcasts":[{"provider":"fcm","app":"f","topic":"t"},{"provider":"fcm","app":"f","topic":"t"}]}"#;
+        let mut submission = SubmissionBatch::one(body.as_bytes()).unwrap().pushes.remove(0);
+        let mut addressed = Addressed::default();
+        let to: Vec<Recipient> =
+            submission.take_recipients().filter(|to| addressed.add(to)).collect();
+        let tokens: Vec<&str> = to.iter().filter_map(Recipient::token).collect();
+        let browser = r#"{"endpoint":"https://p.example/1"}"#;
+        assert_eq!(tokens, ["AB01", "cd", "ab01", "X", "x", browser]);
+        assert_eq!(to.len(), 7);
+        let device = |token: &str| Device {
+            platform: Platform::Apns,
+            app: "a".to_owned(),
+            token: token.to_owned(),
+        };
+        let new = addressed.add_all(vec![device("Ab01"), device("ef")]).unwrap();
+        assert_eq!(new, [device("ef")]);
+        assert_eq!(addressed.add_all(new).unwrap_err().0, "repeated");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dunlin_bus::Endpoint;
+use dunlin_config::{ConfigErrors, PushConfig};
 use dunlin_push::journal::{Journal, JournalError, JournalWriter};
 use dunlin_push::registry::{Registry, RegistryError, Writer};
 use tokio::runtime::Handle;
@@ -56,7 +57,6 @@ pub(super) struct Shared {
     pub(super) durable_window: DurableWindow,
     /// Durable batches that are being sent.
     durable_batches: AtomicUsize,
-    resumed: AtomicBool,
     pub(super) repeats: Repeats,
     pub(super) recipient_limits: RecipientLimits,
     pub(super) hook_events: HookEvents,
@@ -78,14 +78,15 @@ pub(crate) struct PushThread {
 }
 
 impl PushThread {
-    /// Opens the registry and the journal, in `state_dir` if given, and starts the thread. Adds to `report` a sentence
-    /// about each damaged file that was set aside.
+    /// Opens the registry and the journal, in `state_dir` if given, applies the credentials and starts the thread: no request
+    /// is taken before they are in use. Adds to `report` a sentence about each damaged file that was set aside. Returns the
+    /// errors of credentials that cannot be used any more, although they were valid when they were set; the others work.
     pub(crate) fn start(
         state: &Arc<ServerState>,
         endpoint: Endpoint<BusMessage>,
         state_dir: Option<&Path>,
         report: &mut Vec<String>,
-    ) -> Result<PushThread, ServeError> {
+    ) -> Result<(PushThread, ConfigErrors), ServeError> {
         let pushes = {
             let push = &state.settings.load().config.push;
             !(push.apns.is_empty() && push.fcm.is_empty() && push.vapid.is_empty())
@@ -135,7 +136,6 @@ impl PushThread {
             is_durable: state_dir.is_some(),
             durable_window: DurableWindow::new(),
             durable_batches: AtomicUsize::new(0),
-            resumed: AtomicBool::new(false),
             repeats: Repeats::default(),
             recipient_limits: RecipientLimits::new(state),
             hook_events: HookEvents::new(state),
@@ -146,6 +146,13 @@ impl PushThread {
             draining: AtomicBool::new(false),
             stopping: Notify::new(),
         });
+        let unused = {
+            let _runtime = runtime.enter();
+            let unused =
+                shared.senders.apply(&PushConfig::default(), &state.settings.load().config.push);
+            tokio::spawn(durable::resume(Arc::clone(&shared)));
+            unused
+        };
         let of_thread = Arc::clone(&shared);
         let state = Arc::clone(state);
         let thread = std::thread::Builder::new()
@@ -159,7 +166,7 @@ impl PushThread {
                 runtime.shutdown_background();
             })
             .map_err(|error| ServeError::Push(error.to_string()))?;
-        Ok(PushThread { shared, thread })
+        Ok((PushThread { shared, thread }, unused))
     }
 
     /// Returns a handle for other threads.
@@ -210,14 +217,6 @@ impl Shared {
     pub(super) fn leave_durable_window(&self, pushes: usize) {
         let metrics = self.senders.all().into_iter().flat_map(|credential| credential.metrics());
         self.durable_window.leave(pushes, metrics.map(|(_, metrics)| metrics.queued).sum());
-    }
-
-    /// Resumes durable pushes of an earlier run of the process, once, after the credentials have been applied. Must be
-    /// called in the runtime.
-    pub(super) fn resume(self: &Arc<Self>) {
-        if !self.resumed.swap(true, Relaxed) {
-            tokio::spawn(durable::resume(Arc::clone(self)));
-        }
     }
 
     /// Returns the number of calls in progress.

@@ -30,7 +30,7 @@ impl Worker<'_> {
         self.count(Metric::ApiCommands);
         let errors_as_status = errors_as_status(request);
         let Some(method) = PushMethod::find(path) else {
-            let why = "below /api there are push, push/batch, push/outcomes/feed, and push/devices/register, remove, list and feed";
+            let why = "below /api there are push, push/batch, push/outcomes/feed, push/scheduled/list and cancel, and push/devices/register, remove, list and feed";
             self.count(Metric::ApiErrors);
             let (_, body) = ApiErrorCode::NotFound.with_reason(why).response(errors_as_status);
             return self.answer(cx, conn, &PlainResponse::json(404, body));
