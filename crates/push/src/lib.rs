@@ -6,6 +6,7 @@ mod connect;
 mod dial;
 pub mod fcm;
 pub mod journal;
+mod key_text;
 mod names;
 pub mod notification;
 mod origin;
@@ -17,6 +18,8 @@ mod service;
 mod store;
 mod tunnel;
 pub mod web_push;
+
+pub use key_text::base64 as decode_base64;
 
 pub use connect::{Connect, ConnectError, ConnectFault, Connecting, Io, Stage, Stream};
 pub use dial::Dialer;

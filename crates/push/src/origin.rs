@@ -6,6 +6,8 @@ use std::sync::{Arc, OnceLock};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::key_text;
+
 /// How a service is reached: its address, the roots to trust, the client certificate and the proxy.
 #[derive(Debug)]
 pub struct Origin {
@@ -90,8 +92,11 @@ impl Origin {
     /// Returns an error if the file cannot be read or has no certificates.
     pub fn add_roots(&mut self, file: &Path) -> Result<(), OriginError> {
         let shown = file.display();
-        let certificates = CertificateDer::pem_file_iter(file)
-            .and_then(|iter| iter.collect::<Result<Vec<_>, _>>())
+        let text = std::fs::read(file)
+            .map_err(|error| OriginError(format!("roots of {shown}: {error}")))?;
+        let text = String::from_utf8_lossy(&text);
+        let certificates = CertificateDer::pem_slice_iter(key_text::pem(&text).as_bytes())
+            .collect::<Result<Vec<_>, _>>()
             .map_err(|error| OriginError(format!("roots of {shown}: {error}")))?;
         if certificates.is_empty() {
             return Err(OriginError(format!(
@@ -108,7 +113,8 @@ impl Origin {
     ///
     /// Returns an error if the text is not PEM or has no certificates.
     pub fn add_roots_pem(&mut self, pem: &[u8]) -> Result<(), OriginError> {
-        let certificates = CertificateDer::pem_slice_iter(pem)
+        let text = String::from_utf8_lossy(pem);
+        let certificates = CertificateDer::pem_slice_iter(key_text::pem(&text).as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| {
                 OriginError(format!("the roots are no PEM: {error}; give root certificates"))

@@ -9,6 +9,7 @@ use x509_parser::time::ASN1Time;
 
 use super::Environment;
 use super::encrypted_pem::decrypt_pem;
+use crate::key_text;
 use crate::origin::ClientIdentity;
 
 /// A provider certificate with its key. It was valid when it was read.
@@ -66,7 +67,7 @@ impl Certificate {
     pub fn from_pem(pem: &[u8], passphrase: &str) -> Result<Certificate, CertificateError> {
         let unreadable =
             |what: String, fix| Err(CertificateError::new(CertificateFault::Unreadable, what, fix));
-        let pem = decrypt_pem(&String::from_utf8_lossy(pem), passphrase)?;
+        let pem = decrypt_pem(&key_text::pem(&String::from_utf8_lossy(pem)), passphrase)?;
         let pem = pem.as_bytes();
         let chain = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
         let chain = match chain {

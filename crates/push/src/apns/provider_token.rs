@@ -8,8 +8,8 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use p256::ecdsa::signature::Signer;
 use p256::ecdsa::{Signature, SigningKey};
-use p256::pkcs8::DecodePrivateKey;
 
+use crate::key_text;
 use crate::service::Authorization;
 
 /// Apple accepts a token for an hour, and accepts no new one within twenty minutes; this is in between.
@@ -51,16 +51,15 @@ impl ProviderKey {
                 "key: this is no PEM file; it begins with -----BEGIN PRIVATE KEY-----".to_owned()
             );
         }
-        if !pem.contains("-----BEGIN PRIVATE KEY-----") {
+        if !pem.contains("PRIVATE KEY-----") {
             let kind = pem.split("-----").nth(1).unwrap_or_default();
             return Err(format!(
                 "key: this is {kind:?}; the .p8 file of the developer account holds a PRIVATE KEY"
             ));
         }
-        let key = SigningKey::from_pkcs8_pem(pem.trim()).map_err(|error| {
-            format!("key: not an elliptic-curve key on P-256, as APNs keys are ({error})")
-        })?;
-        Ok(ProviderKey { key, key_id: key_id.to_owned(), team_id: team_id.to_owned() })
+        let key = key_text::p256_key(pem)
+            .ok_or("key: not an elliptic-curve key on P-256, as APNs keys are")?;
+        Ok(ProviderKey { key: key.into(), key_id: key_id.to_owned(), team_id: team_id.to_owned() })
     }
 
     /// Creates a key from its secret number, for tests and benchmarks.

@@ -6,9 +6,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
-use rustls::pki_types::PrivatePkcs8KeyDer;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::PrivateKeyDer;
 use serde::Deserialize;
+
+use crate::key_text;
 
 /// The requested scope of an access token.
 const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
@@ -55,7 +56,7 @@ impl ServiceAccount {
             token_uri: String,
         }
         let wrong = |text: String| ServiceAccountError(text);
-        let json: Json = serde_json::from_str(json)
+        let json: Json = serde_json::from_str(key_text::unmarked(json))
             .map_err(|error| wrong(format!("this is no service account's file: {error}")))?;
         if json.kind != "service_account" {
             return Err(wrong(format!(
@@ -73,10 +74,14 @@ impl ServiceAccount {
                 json.token_uri
             )));
         }
-        let der = PrivatePkcs8KeyDer::from_pem_slice(json.private_key.as_bytes());
-        let der =
-            der.map_err(|_| wrong("private_key: it is no PEM of a PKCS #8 key".to_owned()))?;
-        let key = RsaKeyPair::from_pkcs8(der.secret_pkcs8_der());
+        let key = match key_text::private_key(&json.private_key) {
+            Some(PrivateKeyDer::Pkcs8(der)) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
+            Some(PrivateKeyDer::Pkcs1(der)) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
+            _ => {
+                let why = "private_key: it is no PEM of a private key (PKCS #8 or PKCS #1)";
+                return Err(wrong(why.to_owned()));
+            }
+        };
         let key = key.map_err(|error| {
             wrong(format!("private_key: it is no RSA key to sign with ({error})"))
         })?;

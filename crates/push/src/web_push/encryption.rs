@@ -108,8 +108,8 @@ fn expand(from: &Hkdf<Sha256>, info: &[u8], into: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::subscription::BASE64;
     use super::*;
+    use crate::key_text::BASE64_URL as BASE64;
     use base64::Engine;
 
     /// RFC 8291, appendix A.

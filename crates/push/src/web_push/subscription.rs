@@ -1,18 +1,9 @@
 //! The subscription of a browser: `PushSubscription.toJSON()` of the Push API.
 
-use base64::Engine;
-use base64::alphabet::URL_SAFE;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use p256::PublicKey;
 use serde::Deserialize;
 
-/// base64url with or without padding: browsers use none, some libraries do.
-pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &URL_SAFE,
-    GeneralPurposeConfig::new()
-        .with_encode_padding(false)
-        .with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
+use crate::key_text::{base64, unmarked};
 
 /// Most bytes of an endpoint.
 const ENDPOINT_BYTES_MAX: usize = 2_048;
@@ -48,12 +39,12 @@ impl Subscription {
             p256dh: String,
             auth: String,
         }
-        let json: Json = serde_json::from_str(json)
+        let json: Json = serde_json::from_str(unmarked(json))
             .map_err(|error| SubscriptionError(format!("this is no subscription: {error}")))?;
         Subscription::new(json.endpoint, &json.keys.p256dh, &json.keys.auth)
     }
 
-    /// Creates a subscription from its three parts, with the keys in base64url.
+    /// Creates a subscription from its three parts, with the keys in Base64, of either alphabet.
     ///
     /// # Errors
     /// Names the part that is wrong.
@@ -74,12 +65,11 @@ impl Subscription {
         if authority.is_empty() || authority.contains(['@', '?', '#']) || endpoint.contains('#') {
             return Err(wrong("endpoint: it is no plain https://HOST/PATH"));
         }
-        let public =
-            BASE64.decode(p256dh).map_err(|_| wrong("keys.p256dh: it is not base64url"))?;
+        let public = base64(p256dh).ok_or_else(|| wrong("keys.p256dh: it is not Base64"))?;
         let public = PublicKey::from_sec1_bytes(&public)
             .map_err(|_| wrong("keys.p256dh: it is no point of P-256, 65 bytes uncompressed"))?;
-        let auth = BASE64.decode(auth).ok().and_then(|auth| auth.try_into().ok());
-        let auth = auth.ok_or_else(|| wrong("keys.auth: it is not 16 bytes in base64url"))?;
+        let auth = base64(auth).and_then(|auth| auth.try_into().ok());
+        let auth = auth.ok_or_else(|| wrong("keys.auth: it is not 16 bytes in Base64"))?;
         Ok(Subscription { endpoint, path_at, public, auth })
     }
 
@@ -117,6 +107,11 @@ mod tests {
         let subscription = Subscription::from_json(&json).unwrap();
         assert_eq!(subscription.origin(), "https://push.example.net");
         assert_eq!(subscription.path(), "/push/JzLQ3");
+        // A backend that stored the keys in standard Base64.
+        let standard = |key: &str| key.replace('-', "+").replace('_', "/");
+        let endpoint = "https://push.example.net/x".to_owned();
+        let again = Subscription::new(endpoint, &standard(P256DH), &standard(AUTH)).unwrap();
+        assert_eq!((again.public, again.auth), (subscription.public, subscription.auth));
     }
 
     #[test]

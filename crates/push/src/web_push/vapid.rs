@@ -6,13 +6,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine;
-use p256::SecretKey;
 use p256::ecdsa::signature::Signer;
 use p256::ecdsa::{Signature, SigningKey};
 use p256::elliptic_curve::sec1::ToSec1Point;
-use p256::pkcs8::DecodePrivateKey;
 
-use super::subscription::BASE64;
+use crate::key_text::{self, BASE64_URL as BASE64};
 
 /// The validity of a token; a service may refuse one of more than a day (RFC 8292 §2).
 const VALID_S: u64 = 12 * 3_600;
@@ -46,20 +44,15 @@ impl fmt::Debug for Vapid {
 }
 
 impl Vapid {
-    /// Creates the key from the private key, in base64url as written by the `web-push` tools or in PEM (PKCS #8), and
-    /// a contact for push services: `mailto:...` or `https://...`.
+    /// Creates the key from the private key, in Base64 as written by the `web-push` tools or in PEM (PKCS #8, or SEC 1 as
+    /// written by `openssl ecparam`), and a contact for push services: `mailto:...` or `https://...`.
     ///
     /// # Errors
     ///
     /// The key is not a P-256 key, or the contact has another form.
     pub fn new(private_key: &str, contact: &str) -> Result<Vapid, VapidError> {
-        let key = if private_key.contains("-----BEGIN") {
-            SecretKey::from_pkcs8_pem(private_key).ok()
-        } else {
-            BASE64.decode(private_key.trim()).ok().and_then(|key| SecretKey::from_slice(&key).ok())
-        };
-        let key = key.ok_or(VapidError(
-            "the VAPID key is no private key of P-256; give its 32 bytes in base64url, or PKCS #8 in PEM",
+        let key = key_text::p256_key(private_key).ok_or(VapidError(
+            "the VAPID key is no private key of P-256; give its 32 bytes in Base64, or a PEM file",
         ))?;
         if !["mailto:", "https://"].iter().any(|scheme| contact.starts_with(scheme)) {
             return Err(VapidError("the VAPID contact has to begin with mailto: or https://"));
@@ -143,6 +136,26 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &vapid.authorization("https://a.example", NOW_S + 39_599)));
         assert_ne!(first, vapid.authorization("https://b.example", NOW_S));
         assert_ne!(first, vapid.authorization("https://a.example", NOW_S + 39_600));
+    }
+
+    #[test]
+    fn one_key_is_read_in_each_form_that_tools_write() {
+        let bytes = BASE64.decode(KEY).unwrap();
+        let secret = p256::SecretKey::from_slice(&bytes).unwrap();
+        let sec1 = secret.to_sec1_pem(Default::default()).unwrap().to_string();
+        let pkcs8 = pkcs8::EncodePrivateKey::to_pkcs8_pem(&secret, Default::default());
+        let pkcs8 = pkcs8.unwrap().to_string();
+        let standard = base64::prelude::BASE64_STANDARD.encode(&bytes);
+        assert!(standard.contains(['+', '/', '=']), "it differs from the other alphabet");
+        // As `openssl ecparam -genkey` writes it.
+        let with_curve = format!(
+            "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n{sec1}"
+        );
+        let escaped = pkcs8.replace('\n', "\\n");
+        for key in [standard, format!("\u{feff}{sec1}"), with_curve, escaped, pkcs8] {
+            let read = Vapid::new(&key, "mailto:a@b.example").unwrap_or_else(|_| panic!("{key}"));
+            assert_eq!(read.public_key(), vapid().public_key(), "{key}");
+        }
     }
 
     #[test]
