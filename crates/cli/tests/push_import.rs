@@ -247,3 +247,27 @@ fn after_kill_9_what_may_arrive_twice_is_named_and_no_more_than_was_under_way() 
     assert!(marked.len() <= kills * UNDER_WAY_MAX, "{} marked", marked.len());
     assert!(results.values().all(|lines| lines.len() == 1), "each has one line");
 }
+
+#[test]
+fn csv_file_is_sent_to_and_a_fault_has_its_line_and_a_named_type_is_not_needed() {
+    let device = |n: u32| format!("{n:064x}");
+    let text = format!(
+        "\u{feff}user,token,payload\r\nada,{},\r\nbob,{},\"{{\"\"aps\"\":{{\"\"content-available\"\":1}}}}\"\r\neve,no token,\r\n",
+        device(1),
+        device(2)
+    );
+    let list = List::new(Behaviour::default(), &text);
+    let (code, counts) = list.run(&[]);
+    assert_eq!((code, &counts["accepted"], &counts["not_sent"]), (4, &2.into(), &1.into()));
+    let results = list.results();
+    let wrong = &results["no token"][0];
+    assert!(wrong["detail"].as_str().unwrap().starts_with("line 4: "), "{wrong}");
+    fs::write(list.file("tokens"), "user,token\nada\n").unwrap();
+    let output = list.command(&[]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("tokens, line 2: it has 1 columns"), "{said}");
+    fs::write(list.file("tokens"), r#"{"provider":"fcm","token":"a"}"#).unwrap();
+    let output = list.command(&[]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("line 1") && said.contains("--service-account"), "{said}");
+}

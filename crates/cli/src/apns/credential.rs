@@ -76,6 +76,16 @@ impl ServiceRoute {
 }
 
 impl Account {
+    /// Returns whether a credential is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.key.is_some() || self.certificate.is_some()
+    }
+
+    /// Returns how services are reached.
+    pub(crate) fn route(&self) -> &ServiceRoute {
+        &self.way
+    }
+
     /// Returns the origin for pushes.
     pub(crate) fn origin(&self) -> Result<Origin, CliError> {
         self.way(self.environment().origin())

@@ -4,21 +4,21 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use clap::{Args, ValueHint};
-use dunlin_push::apns::{Apns, DeviceToken, Push, PushType, Reason, Target};
-use dunlin_push::{NotSent, Outcome, OutcomeCounts, OutcomeKind, SenderConfig, results};
+use dunlin_push::apns::Reason;
+use dunlin_push::{NotSent, Outcome, OutcomeCounts, OutcomeKind, results};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::content::{Common, Content, OtherAccounts, Prepared, Services};
 use super::journal::{Journal, StartedLine};
-use super::list::{Entry, lines};
+use super::list::{Entry, Line, lines};
 use super::results::Results;
-use crate::apns::{Account, expiration, text_or_file};
+use crate::apns::Account;
 use crate::error::{CliError, Incomplete, REFUSED, REPEAT};
 use crate::style::{BAD, DIM, GOOD, WARN, grouped, paint, print, warning};
 
@@ -41,7 +41,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(12);
                   4 refused because of the credential or the push itself: fix it; 1 the command could not start or continue."
 )]
 pub(crate) struct Import {
-    /// Device tokens, one per line, or JSON objects with `token` and fields for that device; - reads standard input
+    /// Device tokens, one per line; JSON objects with `token` and fields for that device; or CSV whose first line names its
+    /// columns. - reads standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     tokens: PathBuf,
     /// Results file (JSON lines); by default FILE.results
@@ -49,30 +50,13 @@ pub(crate) struct Import {
     results: Option<PathBuf>,
     #[command(flatten)]
     account: Account,
-    /// The app's bundle identifier, for lines without a `topic`
-    #[arg(long, value_name = "TOPIC")]
-    topic: Option<String>,
-    /// Payload of lines without one: JSON, or @FILE
-    #[arg(long, value_name = "JSON", default_value = "{}", hide_default_value = true)]
-    payload: String,
-    /// alert, background, voip, liveactivity, ...
-    #[arg(long = "type", value_name = "TYPE", default_value = "alert")]
-    push_type: PushType,
-    /// 10: at once; 5: when it suits the device's power; 1: never wakes the device
-    #[arg(long, value_name = "N")]
-    priority: Option<u8>,
-    /// Collapse id: a later push with this id replaces an earlier one
-    #[arg(long, value_name = "ID")]
-    collapse_id: Option<String>,
-    /// Seconds that Apple stores the push for a device that is offline; 0: not at all
-    #[arg(long, value_name = "SECONDS")]
-    expiration: Option<u64>,
+    #[command(flatten)]
+    others: OtherAccounts,
+    #[command(flatten)]
+    content: Content,
     /// Send at most this many a second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
-    /// Time limit of each push in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    timeout: u64,
     /// Print the counts as JSON
     #[arg(long)]
     json: bool,
@@ -86,8 +70,10 @@ struct PendingPush {
 
 /// A run in progress.
 struct Run {
-    apns: Apns,
-    common: Push,
+    services: Services,
+    common: Common,
+    /// The file, for errors.
+    name: String,
     results: Results,
     journal: Journal,
     under_way: HashMap<u64, PendingPush>,
@@ -129,8 +115,14 @@ impl Import {
                 (Box::new(BufReader::new(file)), Some(bytes))
             }
         };
-        let (origin, credential) = (self.account.origin()?, self.account.credential()?);
-        let common = self.push()?;
+        let name =
+            if stdin { "standard input".to_owned() } else { self.tokens.display().to_string() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let services = {
+            let _runtime = runtime.enter();
+            Services::start(&self.account, &self.others)?
+        };
+        let common = self.content.read()?;
         let named = |error| format!("{}: {error}", path.display());
         let (journal, begun) = Journal::open(&path).map_err(named)?;
         let results = Results::open(&path, begun).map_err(named)?;
@@ -149,83 +141,61 @@ impl Import {
             None => ProgressBar::no_length()
                 .with_style(ProgressStyle::with_template("{spinner}  {msg}  {elapsed}")?),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let summary = runtime.block_on(async {
-            let apns = Apns::start(origin, credential, SenderConfig::default())?;
             let (under_way, tags, summary) = (HashMap::new(), 0, Summary::default());
-            let run = Run { apns, common, results, journal, under_way, tags, summary, bar };
+            let run =
+                Run { services, common, name, results, journal, under_way, tags, summary, bar };
             run.send(lines(input), self.rate).await
         })?;
-        self.report(&summary, passed_over, &path)?;
+        report(&summary, self.json, passed_over, &path)?;
         summary.exit()
     }
+}
 
-    /// Returns the push for each token; its target is set later.
-    fn push(&self) -> Result<Push, CliError> {
-        let background = self.push_type == PushType::Background;
-        let push = Push {
-            target: Target::Device(DeviceToken::new(&"0".repeat(64))?),
-            payload: text_or_file(&self.payload)?.into(),
-            push_type: self.push_type,
-            topic: self.topic.as_deref().map(Into::into),
-            id: None,
-            expiration: self.expiration.map(|seconds| expiration(seconds, SystemTime::now())),
-            priority: self.priority.unwrap_or(if background { 5 } else { 10 }),
-            collapse_id: self.collapse_id.clone(),
-            timeout: Duration::from_secs(self.timeout),
-            resend_uncertain: self.collapse_id.is_some(),
-            suspect: false,
-        };
-        // Validate before anything is opened.
-        push.request()?;
-        Ok(push)
-    }
-
-    fn report(&self, summary: &Summary, passed_over: u64, path: &Path) -> Result<(), CliError> {
-        let Summary { counts, to_repeat, refused, possible_duplicates, interrupted, .. } = summary;
-        if self.json {
-            let mut report = json!(counts);
-            for (name, count) in [
-                ("passed_over", passed_over),
-                ("to_repeat", *to_repeat),
-                ("refused", *refused),
-                ("possible_duplicates", *possible_duplicates),
-            ] {
-                report[name] = count.into();
-            }
-            report["interrupted"] = (*interrupted).into();
-            report["results"] = path.display().to_string().into();
-            return print(&format!("{report}\n"));
-        }
-        let mut text = format!(
-            "{} {}  {} {}  {} {}  {} {}\n",
-            paint(GOOD, "accepted"),
-            grouped(counts.accepted),
-            paint(BAD, "rejected"),
-            grouped(counts.rejected),
-            paint(WARN, "not sent"),
-            grouped(counts.not_sent),
-            paint(WARN, "uncertain"),
-            grouped(counts.uncertain),
-        );
-        for (count, what) in [
-            (passed_over, "had a final outcome before and were passed over"),
-            (*to_repeat, "are to be repeated: the same command does"),
-            (*possible_duplicates, "may have arrived twice: possible_duplicate in the results"),
+fn report(summary: &Summary, json: bool, passed_over: u64, path: &Path) -> Result<(), CliError> {
+    let Summary { counts, to_repeat, refused, possible_duplicates, interrupted, .. } = summary;
+    if json {
+        let mut report = serde_json::json!(counts);
+        for (name, count) in [
+            ("passed_over", passed_over),
+            ("to_repeat", *to_repeat),
+            ("refused", *refused),
+            ("possible_duplicates", *possible_duplicates),
         ] {
-            if count > 0 {
-                text.push_str(&paint(DIM, format!("{} {what}\n", grouped(count))));
-            }
+            report[name] = count.into();
         }
-        print(&format!("{text}{}\n", path.display()))
+        report["interrupted"] = (*interrupted).into();
+        report["results"] = path.display().to_string().into();
+        return print(&format!("{report}\n"));
     }
+    let mut text = format!(
+        "{} {}  {} {}  {} {}  {} {}\n",
+        paint(GOOD, "accepted"),
+        grouped(counts.accepted),
+        paint(BAD, "rejected"),
+        grouped(counts.rejected),
+        paint(WARN, "not sent"),
+        grouped(counts.not_sent),
+        paint(WARN, "uncertain"),
+        grouped(counts.uncertain),
+    );
+    for (count, what) in [
+        (passed_over, "had a final outcome before and were passed over"),
+        (*to_repeat, "are to be repeated: the same command does"),
+        (*possible_duplicates, "may have arrived twice: possible_duplicate in the results"),
+    ] {
+        if count > 0 {
+            text.push_str(&paint(DIM, format!("{} {what}\n", grouped(count))));
+        }
+    }
+    print(&format!("{text}{}\n", path.display()))
 }
 
 impl Run {
     /// Sends to each token of the list, and waits for all outcomes.
     async fn send(
         mut self,
-        mut list: mpsc::Receiver<io::Result<String>>,
+        mut list: mpsc::Receiver<io::Result<Line>>,
         rate: Option<u64>,
     ) -> Result<Summary, CliError> {
         let (sink, mut outcomes) = results();
@@ -247,7 +217,7 @@ impl Run {
                     self.summary.interrupted = true;
                     ended = true;
                     stop_at = Some(Instant::now() + STOP_WITHIN);
-                    self.apns.close();
+                    self.services.close();
                 }
                 Some((tag, outcome)) = outcomes.recv() => {
                     self.end(tag, &outcome)?;
@@ -257,9 +227,7 @@ impl Run {
                     self.results.flush()?;
                 }
                 now = tick.tick() => {
-                    let connections = self.apns.metrics().connections;
-                    let carried: usize = connections.iter().map(|one| one.in_flight as usize).sum();
-                    room = UNDER_WAY_MIN.max(carried * UNDER_WAY_PER_IN_FLIGHT);
+                    room = UNDER_WAY_MIN.max(self.services.carried() * UNDER_WAY_PER_IN_FLIGHT);
                     if let Some(rate) = rate {
                         let passed = now.saturating_duration_since(began);
                         allowed = (passed.as_secs_f64() * rate as f64) as u64 + 1;
@@ -273,7 +241,7 @@ impl Run {
                     let mut next = line;
                     let most = GROUP_MAX.min(room - self.under_way.len()).min((allowed - begun) as usize);
                     while let Some(line) = next {
-                        group.extend(self.read(&line?)?);
+                        group.extend(self.read(line?)?);
                         next = if group.len() < most { list.try_recv().ok() } else { break };
                     }
                     ended = list.is_closed() && list.is_empty();
@@ -292,22 +260,20 @@ impl Run {
     }
 
     /// Returns the push of a line; `None` if the line is blank or its token was already taken up.
-    fn read(&mut self, line: &str) -> Result<Option<(Entry, Push)>, CliError> {
-        self.bar.inc(line.len() as u64);
-        let entry = match Entry::read(line) {
-            Ok(Some(entry)) => entry,
-            Ok(None) => return Ok(None),
-            Err(why) => return Err(format!("the line {:?}: {why}", line.trim_end()).into()),
-        };
+    fn read(&mut self, line: Line) -> Result<Option<(Entry, Prepared)>, CliError> {
+        self.bar.inc(line.bytes as u64);
+        let number = line.number;
+        let wrong = |why: String| CliError::from(format!("{}, line {number}: {why}", self.name));
+        let Some(mut entry) = line.entry.map_err(wrong)? else { return Ok(None) };
+        let platform = self.services.platform(&entry).map_err(wrong)?;
+        entry.provider = Some(platform);
         if !self.results.take_up(entry.fingerprint()) {
             return Ok(None);
         }
-        match entry.push(&self.common).and_then(|push| match push.request() {
-            Ok(_) => Ok(push),
-            Err(error) => Err(error.to_string()),
-        }) {
+        match self.common.prepare(&entry, platform) {
             Ok(push) => Ok(Some((entry, push))),
             Err(why) => {
+                let why = format!("line {number}: {why}");
                 self.finish(&entry, &Outcome::NotSent(NotSent::Invalid(why)))?;
                 Ok(None)
             }
@@ -317,7 +283,7 @@ impl Run {
     /// Journals pushes, and passes them to the sender.
     async fn begin(
         &mut self,
-        group: Vec<(Entry, Push)>,
+        group: Vec<(Entry, Prepared)>,
         sink: &dunlin_push::Results,
     ) -> Result<(), CliError> {
         let bytes = self.results.bytes();
@@ -328,7 +294,7 @@ impl Run {
         for (entry, push) in group {
             self.tags += 1;
             let begun = (entry.fingerprint(), bytes);
-            let invalid = self.apns.submit(&push, self.tags, sink).await.err();
+            let invalid = self.services.submit(&push, self.tags, sink).await.err();
             self.under_way.insert(self.tags, PendingPush { entry, begun });
             if let Some(why) = invalid {
                 self.end(self.tags, &Outcome::NotSent(why))?;
@@ -398,7 +364,10 @@ impl Summary {
 /// configuration are wrong.
 fn is_refused(outcome: &Outcome) -> bool {
     match outcome {
-        Outcome::Rejected(rejected) => !Reason::new(&rejected.reason).is_dead_token(),
+        Outcome::Rejected(rejected) => {
+            let is_gone = matches!(&*rejected.reason, "UNREGISTERED" | "Gone");
+            !Reason::new(&rejected.reason).is_dead_token() && !is_gone
+        }
         outcome => outcome.kind() == OutcomeKind::NotSent,
     }
 }

@@ -1,5 +1,6 @@
 //! `dunlin push`: sends notifications to one device or to many.
 
+mod content;
 mod import;
 mod journal;
 mod list;
@@ -15,7 +16,7 @@ use crate::error::CliError;
 pub(crate) enum Command {
     /// Send one notification to one device: through Apple, FCM or Web Push
     Send(Box<send::Send>),
-    /// Send one notification to all device tokens of a file; run it again to resume
+    /// Send one notification to all devices of a file, of any push service; run it again to resume
     Import(Box<import::Import>),
     /// List or cancel the durable pushes of a server that wait for their time
     Scheduled(scheduled::Scheduled),

@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
+use dunlin_push::registry::{Device, Platform};
 use dunlin_push::{Outcome, OutcomeJson, OutcomeKind};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,9 @@ use super::list::Entry;
 /// A line of the file.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
+    /// `None` for Apple's, as in the files of earlier versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider: Option<Platform>,
     token: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<&'a str>,
@@ -24,6 +28,7 @@ struct Line<'a> {
 /// The fields of a line that a later run needs.
 #[derive(Debug, Deserialize)]
 struct Ended {
+    provider: Option<Platform>,
     token: String,
     topic: Option<String>,
     outcome: OutcomeKind,
@@ -70,7 +75,7 @@ impl Results {
                     format!("line {number} is no line of results ({error}); name another file");
                 io::Error::new(io::ErrorKind::InvalidData, why)
             })?;
-            let fingerprint = fingerprint(&line.token, line.topic.as_deref());
+            let fingerprint = fingerprint(line.provider, &line.token, line.topic.as_deref());
             if line.outcome.is_final(line.status, &line.reason) {
                 taken.insert(fingerprint);
                 marked.remove(&fingerprint);
@@ -113,7 +118,8 @@ impl Results {
         let mut ended = outcome.to_json();
         let may_have_arrived = self.possible_duplicates.remove(&entry.fingerprint()).is_some();
         ended.possible_duplicate |= may_have_arrived;
-        let line = Line { token: &entry.token, topic: entry.topic.as_deref(), ended };
+        let provider = entry.provider.filter(|platform| *platform != Platform::Apns);
+        let line = Line { provider, token: &entry.token, topic: entry.topic.as_deref(), ended };
         let mut text = serde_json::to_vec(&line)?;
         text.push(b'\n');
         self.bytes += text.len() as u64;
@@ -135,13 +141,15 @@ impl Results {
 
 impl Entry {
     pub(super) fn fingerprint(&self) -> u128 {
-        fingerprint(&self.token, self.topic.as_deref())
+        fingerprint(self.provider, &self.token, self.topic.as_deref())
     }
 }
 
 /// Hashes a token and its app to 16 bytes, so that ten million fit into memory.
-fn fingerprint(token: &str, topic: Option<&str>) -> u128 {
-    let whole = (token.to_ascii_lowercase(), topic);
+fn fingerprint(provider: Option<Platform>, token: &str, topic: Option<&str>) -> u128 {
+    let platform = provider.unwrap_or(Platform::Apns);
+    let device = Device { platform, app: String::new(), token: token.to_owned() };
+    let whole = (device.identity(), topic);
     let half = |seed| u128::from(foldhash::quality::FixedState::with_seed(seed).hash_one(&whole));
     half(1) << 64 | half(2)
 }

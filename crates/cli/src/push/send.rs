@@ -166,7 +166,7 @@ async fn fcm(
     token_origin.address = token_address;
     let dial = Dialer::new(way.lead(Origin::new(AUTHORITY, 443))?)?;
     let fcm = Fcm::start_with(account, dial, Dialer::new(token_origin)?, config());
-    Ok(fcm.send(to, &message, what.timeout()).await)
+    Ok(fcm.send(&dunlin_push::fcm::Push::new(to, &message, what.timeout())).await)
 }
 
 async fn web(
@@ -189,12 +189,13 @@ async fn web(
         Ok(Box::new(dialer) as Box<dyn Connect>)
     });
     let timeout = what.timeout();
-    let push = Push { subscription: &subscription, message: &message, options: &options, timeout };
+    let (subscription, message, options) = (&subscription, &message[..], &options);
+    let push = Push { subscription, message, options, timeout, resend_uncertain: false };
     Ok(web.send(&push).await)
 }
 
 /// Returns host and port of an `https://` address.
-fn authority(url: &str) -> Result<(&str, u16), String> {
+pub(super) fn authority(url: &str) -> Result<(&str, u16), String> {
     let rest = url.strip_prefix("https://").unwrap_or(url);
     let authority = rest.split('/').next().unwrap_or_default();
     match authority.rsplit_once(':') {
