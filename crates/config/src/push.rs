@@ -8,6 +8,7 @@ use crate::{LIVE, Map, Secret};
 /// What the senders of `dunlin-push` have by default.
 const CONNECTIONS_MAX: u32 = 64;
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
+const ANSWER_TIMEOUT_MS: u64 = 30_000;
 
 /// Credentials of the push services that reach offline users, each under a name of your choice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,6 +76,10 @@ pub struct ApnsConfig {
     /// Most bytes of queued pushes and pushes in flight; beyond it further pushes wait.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub queue_bytes_max: u64,
+    /// How long to wait for the answer to a push that was sent, even if it has more time; afterwards its outcome is
+    /// uncertain.
+    #[schemars(range(min = 1_000, max = 3_600_000), extend("x-applies" = LIVE))]
+    pub answer_timeout_ms: u64,
     /// Overrides how connections are made.
     pub route: Route,
 }
@@ -92,6 +97,7 @@ impl Default for ApnsConfig {
             port: 443,
             connections_max: CONNECTIONS_MAX,
             queue_bytes_max: QUEUE_BYTES_MAX,
+            answer_timeout_ms: ANSWER_TIMEOUT_MS,
             route: Route::default(),
         }
     }
@@ -125,6 +131,10 @@ pub struct FcmConfig {
     /// Most bytes of queued pushes and pushes in flight; beyond it further pushes wait.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub queue_bytes_max: u64,
+    /// How long to wait for the answer to a push that was sent, even if it has more time; afterwards its outcome is
+    /// uncertain.
+    #[schemars(range(min = 1_000, max = 3_600_000), extend("x-applies" = LIVE))]
+    pub answer_timeout_ms: u64,
     /// Overrides how connections are made.
     pub route: Route,
 }
@@ -136,6 +146,7 @@ impl Default for FcmConfig {
             token_address: None,
             connections_max: CONNECTIONS_MAX,
             queue_bytes_max: QUEUE_BYTES_MAX,
+            answer_timeout_ms: ANSWER_TIMEOUT_MS,
             route: Route::default(),
         }
     }
@@ -161,6 +172,10 @@ pub struct VapidConfig {
     /// Most bytes of queued pushes and pushes in flight to each push service; beyond it further pushes wait.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub queue_bytes_max: u64,
+    /// How long to wait for the answer to a push that was sent, even if it has more time; afterwards its outcome is
+    /// uncertain.
+    #[schemars(range(min = 1_000, max = 3_600_000), extend("x-applies" = LIVE))]
+    pub answer_timeout_ms: u64,
     /// Overrides how connections are made.
     pub route: Route,
 }
@@ -173,6 +188,7 @@ impl Default for VapidConfig {
             hosts: Arc::default(),
             connections_max: CONNECTIONS_MAX,
             queue_bytes_max: QUEUE_BYTES_MAX,
+            answer_timeout_ms: ANSWER_TIMEOUT_MS,
             route: Route::default(),
         }
     }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dunlin_push::fcm::{AUTHORITY, Fcm, Recipient, ServiceAccount};
+use dunlin_push::fcm::{AUTHORITY, Fcm, Push, Recipient, ServiceAccount};
 use dunlin_push::notification::Notification;
 use dunlin_push::{Dialer, Origin, Outcome, SenderConfig};
 
@@ -30,7 +30,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut all_accepted = true;
     for token in tokens {
         let to = Recipient::Token(token);
-        let outcome = fcm.send(to, &message, Duration::from_secs(5)).await;
+        let outcome = fcm.send(&Push::new(to, &message, Duration::from_secs(5))).await;
         println!("{token}: {outcome}");
         all_accepted &= matches!(outcome, Outcome::Accepted(_));
     }

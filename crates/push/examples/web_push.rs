@@ -33,6 +33,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         message: message.as_bytes(),
         options: &Options::new(3_600, Urgency::Normal),
         timeout: Duration::from_secs(5),
+        resend_uncertain: false,
     };
     let outcome = web.send(&push).await;
     println!("{outcome}");

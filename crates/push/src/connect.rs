@@ -44,21 +44,24 @@ pub enum ConnectFault {
     /// TLS fails otherwise: a certificate with another name or outside its validity, a refused client certificate, or
     /// no TLS at all.
     Tls,
-    /// The peer does not speak HTTP/2 correctly, or closes connections before its first response.
+    /// The peer does not speak HTTP/2 correctly, closes connections before its first response, or refuses every stream.
     Http2,
+    /// The server that issues access tokens has none now.
+    Token,
     /// Another error.
     Other,
 }
 
 impl ConnectFault {
     /// All faults, for metrics.
-    pub const ALL: [ConnectFault; 7] = [
+    pub const ALL: [ConnectFault; 8] = [
         ConnectFault::Dns,
         ConnectFault::Address,
         ConnectFault::Proxy,
         ConnectFault::Untrusted,
         ConnectFault::Tls,
         ConnectFault::Http2,
+        ConnectFault::Token,
         ConnectFault::Other,
     ];
 
@@ -71,6 +74,7 @@ impl ConnectFault {
             ConnectFault::Untrusted => "untrusted",
             ConnectFault::Tls => "tls",
             ConnectFault::Http2 => "http2",
+            ConnectFault::Token => "token",
             ConnectFault::Other => "other",
         }
     }

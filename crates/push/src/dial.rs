@@ -148,8 +148,29 @@ impl Connect for Dialer {
     }
 }
 
+/// Returns whether an error is an alert of a peer that does not complete the handshake. In TLS 1.3 our side is done before
+/// the peer has seen our certificate, so such an alert may follow what we have sent meanwhile.
+pub(crate) fn is_handshake_alert(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(
+        inner,
+        Some(rustls::Error::AlertReceived(
+            AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::CertificateRequired
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied
+                | AlertDescription::DecryptError
+                | AlertDescription::HandshakeFailure
+        ))
+    )
+}
+
 /// Returns the TLS error with its fix.
-fn tls_error(host: &str, error: &io::Error) -> ConnectError {
+pub(crate) fn tls_error(host: &str, error: &io::Error) -> ConnectError {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let why = match inner {
         // An authority with the name of a trusted one, but another key, causes a bad signature.
@@ -179,8 +200,11 @@ fn tls_error(host: &str, error: &io::Error) -> ConnectError {
             AlertDescription::CertificateExpired
             | AlertDescription::CertificateRevoked
             | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
             | AlertDescription::CertificateUnknown
-            | AlertDescription::CertificateRequired,
+            | AlertDescription::CertificateRequired
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied,
         )) => format!(
             "{host} does not accept our client certificate ({error}); is it expired or revoked?"
         ),

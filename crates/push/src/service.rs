@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use dunlin_wire::backoff::Backoff;
 use dunlin_wire::http2::client::Response;
 
+use crate::connect::ConnectError;
 use crate::outcome::Outcome;
 use crate::request::Request;
 
@@ -44,6 +45,12 @@ pub trait Service: Send + Sync + 'static {
     /// Prepares the credential if that requires I/O, such as fetching a token.
     fn prepare(&self) -> Pin<Box<dyn Future<Output = Result<(), CredentialError>> + Send + '_>> {
         Box::pin(ready(Ok(())))
+    }
+
+    /// Returns what keeps the credential from being prepared, if that requires I/O which fails. It is reported for requests
+    /// that wait for it in vain.
+    fn obstacle(&self) -> Option<ConnectError> {
+        None
     }
 
     /// Handles the report of the service that an authorization has expired; the next one must be new.

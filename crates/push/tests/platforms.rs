@@ -1,11 +1,12 @@
 //! Google's and the browsers' services, played by the `h2` crate's server, and our senders against them.
 #![allow(clippy::unwrap_used, reason = "a peer that does not play its part fails the test")]
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dunlin_push::fcm::{Fcm, Recipient, ServiceAccount};
+use dunlin_push::fcm::{self, Fcm, Recipient, ServiceAccount};
 use dunlin_push::web_push::{Options, Push, Subscription, Urgency, Vapid, WebPush, WebPushConfig};
 use dunlin_push::{Connect, Connecting, Connections, Io, NotSent, Outcome, SenderConfig, Stage};
 use serde_json::{Map, json};
@@ -140,7 +141,8 @@ fn fcm_is_sent_to_with_a_token_fetched_once_and_again_when_it_is_spent() {
         let sender = Fcm::start_with(account, fcm, token_server(&asked), config());
         let mut ends = Vec::new();
         for token in ["a", "gone", "foreign", "late", "b"] {
-            let outcome = sender.send(Recipient::Token(token), &message(), TIMEOUT).await;
+            let outcome =
+                sender.send(&fcm::Push::new(Recipient::Token(token), &message(), TIMEOUT)).await;
             ends.push(match outcome {
                 Outcome::Accepted(accepted) => accepted.id,
                 Outcome::Rejected(rejected) => format!("{} {}", rejected.status, rejected.reason),
@@ -156,7 +158,7 @@ fn fcm_is_sent_to_with_a_token_fetched_once_and_again_when_it_is_spent() {
         ];
         assert_eq!(ends, expected);
         assert_eq!(*asked.lock().unwrap(), 2);
-        let invalid = sender.send(Recipient::Token(""), &message(), TIMEOUT).await;
+        let invalid = sender.send(&fcm::Push::new(Recipient::Token(""), &message(), TIMEOUT)).await;
         assert!(matches!(invalid, Outcome::NotSent(NotSent::Invalid(_))));
     });
 }
@@ -171,9 +173,129 @@ fn a_service_account_that_is_refused_ends_its_messages_with_googles_reason() {
     scenario(async {
         let account = ServiceAccount::from_json(ACCOUNT).unwrap();
         let sender = Fcm::start_with(account, fcm, tokens, config());
-        let outcome = sender.send(Recipient::Topic("news"), &message(), TIMEOUT).await;
+        let outcome =
+            sender.send(&fcm::Push::new(Recipient::Topic("news"), &message(), TIMEOUT)).await;
         let Outcome::NotSent(NotSent::Credential(why)) = outcome else { panic!("{outcome}") };
         assert!(why.contains("invalid_grant"), "{why}");
+    });
+}
+
+/// A token server that is never reached.
+struct Nowhere;
+
+impl Connect for Nowhere {
+    fn connect(&self, _: Stage) -> Connecting<'_> {
+        Box::pin(async { Err("oauth2.test cannot be looked up".to_owned().into()) })
+    }
+}
+
+#[test]
+fn token_server_that_cannot_be_reached_is_the_reason_and_not_a_slow_queue() {
+    let fcm = Play::new(|_| panic!("nothing is sent without a token"));
+    scenario(async {
+        let account = ServiceAccount::from_json(ACCOUNT).unwrap();
+        let sender = Fcm::start_with(account, fcm, Nowhere, config());
+        let (to, message) = (Recipient::Token("a"), message());
+        let outcome = sender.send(&fcm::Push::new(to, &message, Duration::from_secs(1))).await;
+        let Outcome::NotSent(NotSent::Connect(why)) = outcome else { panic!("{outcome}") };
+        assert!(why.contains("oauth2.test cannot be looked up"), "{why}");
+        assert!(sender.metrics().connect_error.is_some());
+    });
+}
+
+#[test]
+fn token_server_that_is_busy_is_asked_again_when_it_says() {
+    let asked = Arc::new(Mutex::new(0));
+    let log = Arc::clone(&asked);
+    let tokens = Play::new(move |_| {
+        let mut asked = log.lock().unwrap();
+        *asked += 1;
+        match *asked {
+            1 => (429, &[("retry-after", "1")], r#"{"error":"rate_limit_exceeded"}"#.to_owned()),
+            _ => (200, &[], r#"{"access_token":"token","expires_in":3599}"#.to_owned()),
+        }
+    });
+    let fcm = Play::new(|_| (200, &[], r#"{"name":"1"}"#.to_owned()));
+    scenario(async {
+        let account = ServiceAccount::from_json(ACCOUNT).unwrap();
+        let sender = Fcm::start_with(account, fcm, tokens, config());
+        let (to, message) = (Recipient::Token("a"), message());
+        let outcome = sender.send(&fcm::Push::new(to, &message, TIMEOUT)).await;
+        assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome}");
+        assert_eq!(*asked.lock().unwrap(), 2);
+    });
+}
+
+/// A service whose first connection ends when it has taken a request.
+struct CutFirst(AtomicBool, Play);
+
+impl Connect for CutFirst {
+    fn connect(&self, stage: Stage) -> Connecting<'_> {
+        if self.0.swap(true, Relaxed) {
+            return self.1.connect(stage);
+        }
+        Box::pin(async {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(theirs).await.unwrap();
+                let (request, _respond) = connection.accept().await.unwrap().unwrap();
+                let mut body = request.into_body();
+                let whole = async { while body.data().await.is_some() {} };
+                tokio::select! {
+                    () = whole => {}
+                    _ = std::future::poll_fn(|cx| connection.poll_closed(cx)) => {}
+                }
+            });
+            Ok(Box::new(ours) as Io)
+        })
+    }
+}
+
+#[test]
+fn what_may_arrive_twice_is_sent_again_by_google_and_browsers_too() {
+    scenario(async {
+        for resend_uncertain in [false, true] {
+            let is_right = |outcome: &Outcome| match outcome {
+                Outcome::Accepted(accepted) => resend_uncertain && accepted.possible_duplicate,
+                Outcome::Uncertain(_) => !resend_uncertain,
+                _ => false,
+            };
+            let service =
+                || CutFirst(AtomicBool::new(false), Play::new(|_| (201, &[], String::new())));
+            let google = CutFirst(
+                AtomicBool::new(false),
+                Play::new(|_| (200, &[], r#"{"name":"1"}"#.to_owned())),
+            );
+            let asked = Arc::new(Mutex::new(0));
+            let account = ServiceAccount::from_json(ACCOUNT).unwrap();
+            let sender = Fcm::start_with(account, google, token_server(&asked), config());
+            let (to, message) = (Recipient::Token("a"), message());
+            let push = fcm::Push { to, message: &message, timeout: TIMEOUT, resend_uncertain };
+            let outcome = sender.send(&push).await;
+            assert!(is_right(&outcome), "{outcome}");
+
+            let key = "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw";
+            let vapid = Vapid::new(key, "mailto:a@b.example").unwrap();
+            let how = WebPushConfig { sender: config(), ..WebPushConfig::default() };
+            let sender =
+                WebPush::with_dial(
+                    vapid,
+                    how,
+                    move |_| Ok(Box::new(service()) as Box<dyn Connect>),
+                );
+            let subscription = subscription("https://web.push.apple.com/x");
+            let options = Options::new(60, Urgency::High);
+            let outcome = sender
+                .send(&Push {
+                    subscription: &subscription,
+                    message: b"hello",
+                    options: &options,
+                    timeout: TIMEOUT,
+                    resend_uncertain,
+                })
+                .await;
+            assert!(is_right(&outcome), "{outcome}");
+        }
     });
 }
 
@@ -213,7 +335,8 @@ fn each_push_service_has_connections_of_its_own_and_strangers_are_not_posted_to(
         let send = async |endpoint: &str| {
             let subscription = subscription(endpoint);
             let (message, options) = (&b"hello"[..], &options);
-            let push = Push { subscription: &subscription, message, options, timeout: TIMEOUT };
+            let (subscription, timeout, resend_uncertain) = (&subscription, TIMEOUT, false);
+            let push = Push { subscription, message, options, timeout, resend_uncertain };
             match sender.send(&push).await {
                 Outcome::Accepted(accepted) => accepted.id,
                 Outcome::Rejected(rejected) => {

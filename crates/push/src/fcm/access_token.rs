@@ -13,6 +13,8 @@ use super::ServiceAccount;
 const RENEW_BEFORE_S: u64 = 300;
 /// Delays after failed attempts.
 const BACKOFF: Backoff = Backoff { min_ms: 1_000, max_ms: 300_000 };
+/// The longest `Retry-After` that is waited for.
+const RETRY_AFTER_S_MAX: u64 = 3_600;
 /// Refusals within this time count as one of the same token.
 const REFUSED_TOGETHER_S: u64 = 30;
 
@@ -112,7 +114,7 @@ impl AccessTokens {
         Duration::from_secs(self.not_before_s.saturating_sub(now_s))
     }
 
-    /// Handles the response to the request.
+    /// Handles the response to the request; `retry_after` is its `Retry-After`, if it has one.
     ///
     /// # Errors
     ///
@@ -121,6 +123,7 @@ impl AccessTokens {
         &mut self,
         status: u16,
         body: &[u8],
+        retry_after: Option<Duration>,
         now_s: u64,
     ) -> Result<(), TokenError> {
         #[derive(Deserialize)]
@@ -148,13 +151,20 @@ impl AccessTokens {
             return Ok(());
         }
         let error = match serde_json::from_slice::<ErrorBody>(body) {
-            Ok(ErrorBody { error, error_description }) if (400..500).contains(&status) => {
+            // A server that is busy (408, 429, 5xx) says nothing about the account.
+            Ok(ErrorBody { error, error_description })
+                if (400..500).contains(&status) && !matches!(status, 408 | 429) =>
+            {
                 let more = error_description.map_or(String::new(), |text| format!(" ({text})"));
                 TokenError::Refused(format!("{error}{more}"))
             }
             _ => TokenError::Unavailable(format!("the token server answered {status}")),
         };
         self.back_off(now_s);
+        if let (TokenError::Unavailable(_), Some(after)) = (&error, retry_after) {
+            let after_s = after.as_secs().min(RETRY_AFTER_S_MAX);
+            self.not_before_s = self.not_before_s.max(now_s + after_s);
+        }
         Err(error)
     }
 
@@ -208,7 +218,7 @@ mod tests {
         assert!(tokens.poll_request(now_s).is_some());
         let body =
             format!(r#"{{"access_token":"{token}","expires_in":3599,"token_type":"Bearer"}}"#);
-        tokens.handle_response(200, body.as_bytes(), now_s).unwrap();
+        tokens.handle_response(200, body.as_bytes(), None, now_s).unwrap();
     }
 
     #[test]
@@ -265,7 +275,7 @@ mod tests {
         let mut now_s = NOW_S;
         for pause_s in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
             assert!(tokens.poll_request(now_s).is_some());
-            let refused = tokens.handle_response(400, body, now_s).unwrap_err();
+            let refused = tokens.handle_response(400, body, None, now_s).unwrap_err();
             assert_eq!(
                 refused.to_string(),
                 "the service account is refused: invalid_grant (Invalid JWT Signature.)"
@@ -275,8 +285,48 @@ mod tests {
             now_s += pause_s;
         }
         assert!(tokens.poll_request(now_s).is_some());
-        let busy = tokens.handle_response(502, b"<html>", now_s).unwrap_err();
+        let busy = tokens.handle_response(502, b"<html>", None, now_s).unwrap_err();
         assert!(matches!(busy, TokenError::Unavailable(_)));
+    }
+
+    #[test]
+    fn account_with_a_key_in_pkcs1_a_byte_order_mark_or_escaped_line_ends_is_read() {
+        let file: serde_json::Value = serde_json::from_str(FILE).unwrap();
+        let pem = file["private_key"].as_str().unwrap();
+        let der = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).unwrap();
+        // PKCS #8 holds PKCS #1 in an octet string at its end.
+        let pkcs8 = der.secret_pkcs8_der();
+        let at = pkcs8.windows(2).skip(4).position(|two| two == [0x30, 0x82]).unwrap() + 4;
+        let inner = base64::prelude::BASE64_STANDARD.encode(&pkcs8[at..]);
+        let pkcs1 =
+            format!("-----BEGIN RSA PRIVATE KEY-----\n{inner}\n-----END RSA PRIVATE KEY-----\n");
+        let with = |key: &str| {
+            let mut file = file.clone();
+            file["private_key"] = key.into();
+            format!("\u{feff}{file}")
+        };
+        let public = |key: &str| {
+            let mut tokens = AccessTokens::new(ServiceAccount::from_json(&with(key)).unwrap());
+            let body = tokens.poll_request(NOW_S).unwrap().body;
+            body.split_once("&assertion=").unwrap().1.to_owned()
+        };
+        let expected = public(pem);
+        assert_eq!(public(&pkcs1), expected, "the same signature");
+        assert_eq!(public(&pem.replace('\n', "\\n")), expected);
+    }
+
+    #[test]
+    fn token_server_that_is_busy_is_asked_again_when_it_says_and_refuses_no_account() {
+        for status in [408, 429, 503] {
+            let mut tokens = tokens();
+            assert!(tokens.poll_request(NOW_S).is_some());
+            let body = br#"{"error":"rate_limit_exceeded"}"#;
+            let after = Some(Duration::from_secs(90));
+            let busy = tokens.handle_response(status, body, after, NOW_S).unwrap_err();
+            assert!(matches!(busy, TokenError::Unavailable(_)), "{busy}");
+            assert_eq!(tokens.wait(NOW_S), Duration::from_secs(90));
+            assert!(tokens.poll_request(NOW_S + 90).is_some());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! use dunlin_push::fcm::{Fcm, Recipient, ServiceAccount};
+//! use dunlin_push::fcm::{Fcm, Push, Recipient, ServiceAccount};
 //! use dunlin_push::{Outcome, SenderConfig};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,7 +11,8 @@
 //! let fcm = Fcm::start(account, SenderConfig::default())?;
 //! let message = serde_json::json!({ "notification": { "title": "Hello" }, "android": { "priority": "HIGH" } });
 //! let message = message.as_object().expect("an object");
-//! match fcm.send(Recipient::Token("registration token"), message, Duration::from_secs(30)).await {
+//! let to = Recipient::Token("registration token");
+//! match fcm.send(&Push::new(to, message, Duration::from_secs(30))).await {
 //!     Outcome::Accepted(accepted) => println!("{} within {:?}", accepted.id, accepted.timings.service),
 //!     Outcome::Rejected(rejected) if rejected.reason == "UNREGISTERED" => println!("drop the token"),
 //!     outcome => println!("{outcome}"),
@@ -29,5 +30,5 @@ mod service_account;
 pub use access_token::{AccessTokens, TokenError, TokenRequest};
 pub use answer::{FcmAnswer, classify};
 pub use request::{AUTHORITY, FcmRequest, MESSAGE_BYTES_MAX, MessageError, Recipient};
-pub use sender::{Fcm, FcmService};
+pub use sender::{Fcm, FcmService, Push};
 pub use service_account::{ServiceAccount, ServiceAccountError};

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use dunlin_wire::backoff::Backoff;
+use dunlin_wire::http1::retry_after;
 use dunlin_wire::http2::client::Response;
 use dunlin_wire::http2::hpack::Indexing;
 use serde_json::{Map, Value};
@@ -14,7 +15,7 @@ use super::{
     AUTHORITY, AccessTokens, FcmAnswer, FcmRequest, Recipient, ServiceAccount, TokenError,
     TokenRequest,
 };
-use crate::connect::Connect;
+use crate::connect::{Connect, ConnectError, ConnectFault};
 use crate::dial::Dialer;
 use crate::origin::{Origin, OriginError};
 use crate::outcome::{Accepted, NotSent, Outcome, Rejected};
@@ -53,6 +54,29 @@ struct Exchange {
     authority: String,
     tokens: Arc<Mutex<AccessTokens>>,
     error: Mutex<Option<TokenError>>,
+    /// What the server answered instead of a token, until it gives one.
+    unavailable: Mutex<Option<String>>,
+}
+
+/// A message: its recipient, its content and its options.
+#[derive(Clone, Copy, Debug)]
+pub struct Push<'a> {
+    /// The recipient.
+    pub to: Recipient<'a>,
+    /// The `Message` of the API without its target.
+    pub message: &'a Map<String, Value>,
+    /// Time limit for queue and response together.
+    pub timeout: Duration,
+    /// Send it again if it was sent and no response came. A message with a `collapse_key` always is: the later one replaces
+    /// the earlier one.
+    pub resend_uncertain: bool,
+}
+
+impl<'a> Push<'a> {
+    /// Creates a push that is sent again only where that is harmless.
+    pub fn new(to: Recipient<'a>, message: &'a Map<String, Value>, timeout: Duration) -> Push<'a> {
+        Push { to, message, timeout, resend_uncertain: false }
+    }
 }
 
 impl Fcm {
@@ -96,7 +120,12 @@ impl Fcm {
         let authority = split(account.token_uri()).0.to_owned();
         let project_id = account.project_id().to_owned();
         let tokens = Arc::new(Mutex::new(AccessTokens::new(account)));
-        let exchange = Exchange { authority, tokens: Arc::clone(&tokens), error: Mutex::default() };
+        let exchange = Exchange {
+            authority,
+            tokens: Arc::clone(&tokens),
+            error: Mutex::default(),
+            unavailable: Mutex::default(),
+        };
         let exchange = Sender::start(
             exchange,
             token_dial,
@@ -106,15 +135,9 @@ impl Fcm {
         Fcm { sender: Sender::start(FcmService { project_id, access }, dial, config) }
     }
 
-    /// Sends a message, given without its target: waits for room in the queue, then for the outcome, at most
-    /// `timeout`.
-    pub async fn send(
-        &self,
-        to: Recipient<'_>,
-        message: &Map<String, Value>,
-        timeout: Duration,
-    ) -> Outcome {
-        match self.request(to, message, timeout) {
+    /// Sends a message: waits for room in the queue, then for the outcome, at most its timeout.
+    pub async fn send(&self, push: &Push<'_>) -> Outcome {
+        match self.request(push) {
             Ok(request) => self.sender.send(request).await,
             Err(why) => Outcome::NotSent(why),
         }
@@ -127,13 +150,11 @@ impl Fcm {
     /// Returns an error if the message is invalid; no outcome is reported then.
     pub async fn submit(
         &self,
-        to: Recipient<'_>,
-        message: &Map<String, Value>,
-        timeout: Duration,
+        push: &Push<'_>,
         tag: u64,
         results: &Results,
     ) -> Result<(), NotSent> {
-        let request = self.request(to, message, timeout)?;
+        let request = self.request(push)?;
         self.sender.submit(request, tag, results).await;
         Ok(())
     }
@@ -149,12 +170,8 @@ impl Fcm {
         self.sender.close();
     }
 
-    fn request(
-        &self,
-        to: Recipient<'_>,
-        message: &Map<String, Value>,
-        timeout: Duration,
-    ) -> Result<Request, NotSent> {
+    fn request(&self, push: &Push<'_>) -> Result<Request, NotSent> {
+        let &Push { to, message, timeout, resend_uncertain } = push;
         let project_id = &self.sender.service().project_id;
         let request = FcmRequest::new(project_id, to, message, false)
             .map_err(|error| NotSent::Invalid(error.to_string()))?;
@@ -172,9 +189,10 @@ impl Fcm {
             group: ConnectionGroup::Main,
             deadline: Instant::now() + timeout,
             expires: None,
-            resend_uncertain: message
-                .get("android")
-                .is_some_and(|android| android["collapse_key"].is_string()),
+            resend_uncertain: resend_uncertain
+                || message
+                    .get("android")
+                    .is_some_and(|android| android["collapse_key"].is_string()),
             subject: crate::subject(target),
         })
     }
@@ -207,6 +225,10 @@ impl Service for FcmService {
         &self,
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), CredentialError>> + Send + '_>> {
         Box::pin(self.access.renew())
+    }
+
+    fn obstacle(&self) -> Option<ConnectError> {
+        self.access.obstacle()
     }
 
     fn handle_spent(&self, generation: u64) {
@@ -254,6 +276,22 @@ impl Service for FcmService {
 }
 
 impl Access {
+    /// Returns why there is no token now.
+    fn obstacle(&self) -> Option<ConnectError> {
+        let now_s = seconds(SystemTime::now());
+        if lock(&self.tokens).authorization(now_s).is_some() {
+            return None;
+        }
+        let authority = &self.exchange.service().authority;
+        if let Some(why) = &*lock(&self.exchange.service().unavailable) {
+            let why = format!("no access token from {authority}: {why}");
+            return Some(ConnectError::new(ConnectFault::Token, why));
+        }
+        let error = self.exchange.obstacle()?;
+        let why = format!("no access token, since its server cannot be reached: {}", error.why);
+        Some(ConnectError::new(error.fault, why))
+    }
+
     /// Fetches a token if one is due, after the delay of a failed attempt.
     async fn renew(&self) -> Result<(), CredentialError> {
         let now_s = || seconds(SystemTime::now());
@@ -268,6 +306,7 @@ impl Access {
         lock(&exchange.error).take();
         let outcome = self.exchange.send(exchange_request(request)).await;
         if lock(&self.tokens).authorization(now_s()).is_some() {
+            lock(&exchange.unavailable).take();
             return Ok(());
         }
         match (lock(&exchange.error).take(), outcome) {
@@ -276,6 +315,7 @@ impl Access {
             }
             (Some(TokenError::Unavailable(why)), _) => {
                 tracing::warn!(why, "no access token yet");
+                *lock(&exchange.unavailable) = Some(why);
                 Err(CredentialError::Stale)
             }
             (None, outcome) => {
@@ -298,7 +338,10 @@ impl Service for Exchange {
 
     fn classify(&self, _: &Request, response: &Response, _: Attempt) -> ResponseAction {
         let now_s = seconds(SystemTime::now());
-        let taken = lock(&self.tokens).handle_response(response.status, &response.body, now_s);
+        let after = response.fields.get("retry-after");
+        let after = after.and_then(|text| retry_after::parse(text, now_s));
+        let taken =
+            lock(&self.tokens).handle_response(response.status, &response.body, after, now_s);
         ResponseAction::Finish(match taken {
             Ok(()) => Outcome::Accepted(Accepted::default()),
             Err(error) => {

@@ -23,6 +23,7 @@ use super::job::Job;
 use super::metrics::{Binding, ConnectionState, ConnectionStats};
 use super::pool::Shared;
 use super::queue::IdleConnection;
+use super::refused_row::RefusedRow;
 use crate::connect::{ConnectError, Io};
 use crate::outcome::{NotSent, Outcome, Uncertain};
 use crate::request::ConnectionGroup;
@@ -44,6 +45,7 @@ const DRY_MIN: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 /// Delay before a refused stream is sent again, doubled each time. The first time there is no delay.
 const REFUSED_BACKOFF: Backoff = Backoff { min_ms: 20, max_ms: 5_000 };
+const REFUSES_EVERY_STREAM: &str = "the peer refuses every stream";
 /// Maximum number of new authorizations for one request, regardless of other retries.
 const SPENT_MAX: u32 = 2;
 /// A request sent shortly before its deadline may be answered within this time after it was sent: `GRACE_ANSWERS`
@@ -78,6 +80,9 @@ pub(super) struct PushConnection<S> {
     /// Written bytes may still be buffered in the TLS session.
     unflushed: bool,
     draining: bool,
+    refused: RefusedRow,
+    /// Why it is left although the peer has not closed it.
+    left: Option<&'static str>,
 }
 
 struct InFlight {
@@ -96,6 +101,8 @@ pub(super) enum ConnectionEnd {
     Dry,
     /// It failed.
     Lost(String),
+    /// The peer refused it in the handshake, and has processed nothing.
+    Refused(ConnectError),
     /// It could not be opened.
     Unopened(ConnectError),
 }
@@ -134,6 +141,8 @@ impl<S: Service> PushConnection<S> {
             idle: Arc::default(),
             unflushed: true,
             draining: false,
+            refused: RefusedRow::default(),
+            left: None,
         }
     }
 
@@ -170,13 +179,20 @@ impl<S: Service> PushConnection<S> {
             match self.write(cx, now) {
                 Ok(wrote) => worked |= wrote,
                 Err(end) => {
-                    // An earlier GOAWAY says which requests were not processed.
-                    while self.read(cx) == Ok(true) {}
-                    return Poll::Ready(end);
+                    // An earlier GOAWAY, or an alert, says which requests were not processed.
+                    let last = loop {
+                        match self.read(cx) {
+                            Ok(true) => {}
+                            Ok(false) => break None,
+                            Err(end) => break Some(end),
+                        }
+                    };
+                    let refused = last.filter(|end| matches!(end, ConnectionEnd::Refused(_)));
+                    return Poll::Ready(refused.unwrap_or(end));
                 }
             }
             if self.draining && self.in_flight.is_empty() && self.connection.transmit().is_empty() {
-                return Poll::Ready(ConnectionEnd::Done);
+                return Poll::Ready(self.done());
             }
             if !worked {
                 self.show(now);
@@ -194,13 +210,13 @@ impl<S: Service> PushConnection<S> {
             let mut buffer = ReadBuf::new(&mut self.buffer);
             match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(worked),
-                Poll::Ready(Err(error)) => return Err(ConnectionEnd::Lost(broken(&error))),
+                Poll::Ready(Err(error)) => return Err(self.failed(&error)),
                 Poll::Ready(Ok(())) => {}
             }
             let read = buffer.filled().len();
             if read == 0 {
                 let end = match self.connection.is_closing() {
-                    true if self.in_flight.is_empty() => ConnectionEnd::Done,
+                    true if self.in_flight.is_empty() => self.done(),
                     _ => ConnectionEnd::Lost("the peer closed the connection".to_owned()),
                 };
                 return Err(end);
@@ -225,12 +241,31 @@ impl<S: Service> PushConnection<S> {
         }
     }
 
+    /// Returns how it ends once nothing is in flight.
+    fn done(&self) -> ConnectionEnd {
+        self.left.map_or(ConnectionEnd::Done, |why| ConnectionEnd::Lost(why.to_owned()))
+    }
+
+    /// Returns how it ends after a failure of the stream. An alert about the handshake comes after the first requests, if the
+    /// peer asks for a certificate: it has read none of them then.
+    fn failed(&self, error: &io::Error) -> ConnectionEnd {
+        let answered = self.stats.answered.load(Relaxed) > 0;
+        match !answered && crate::dial::is_handshake_alert(error) {
+            true => {
+                let authority = self.shared.service.authority();
+                ConnectionEnd::Refused(crate::dial::tls_error(authority, error))
+            }
+            false => ConnectionEnd::Lost(broken(error)),
+        }
+    }
+
     fn handle_event(&mut self, event: Event, now: Instant) {
         match event {
             Event::Response { stream, response } => {
                 let Some(pending) = self.in_flight.remove(&stream) else { return };
                 self.limit.handle_answer(&pending.sent, now);
                 self.stats.answered.fetch_add(1, Relaxed);
+                self.refused = RefusedRow::default();
                 self.shared.stats.record_answer(now - pending.sent.sent_at());
                 let mut job = pending.job;
                 job.handle_answer(pending.sent.sent_at(), now);
@@ -274,6 +309,15 @@ impl<S: Service> PushConnection<S> {
             Event::Refused { stream } => {
                 let Some(mut pending) = self.in_flight.remove(&stream) else { return };
                 self.shared.stats.refused.fetch_add(1, Relaxed);
+                // An older stream that is not refused is being worked on.
+                if self.refused.add(now)
+                    && !self.draining
+                    && self.in_flight.keys().all(|older| *older > stream)
+                {
+                    self.left = Some(REFUSES_EVERY_STREAM);
+                    self.drain();
+                    self.shared.wake();
+                }
                 let job = &mut pending.job;
                 job.refusals += 1;
                 job.note_return("refused");
@@ -283,7 +327,7 @@ impl<S: Service> PushConnection<S> {
                     self.shared.queue().push_front(pending.job);
                 } else {
                     let until = now + self.refused_backoff(stream, job.refusals);
-                    let why = NotSent::Connect("the peer refuses every stream".to_owned());
+                    let why = NotSent::Connect(REFUSES_EVERY_STREAM.to_owned());
                     let otherwise = job.not_sent(why);
                     self.shared.queue().delay(pending.job, until, otherwise);
                     self.shared.wake();
@@ -619,6 +663,12 @@ impl<S: Service> PushConnection<S> {
             debug!(?end, in_flight = in_flight.len(), "a connection was lost");
         }
         for (stream, pending) in in_flight {
+            if matches!(end, ConnectionEnd::Refused(_)) {
+                self.shared.stats.refused.fetch_add(1, Relaxed);
+                pending.job.note_return("refused");
+                self.shared.queue().push_front(pending.job);
+                continue;
+            }
             let sent = open.get(&stream).copied().unwrap_or(SendProgress::Wholly);
             self.lose(pending.job, sent, Uncertain::ConnectionLost);
         }

@@ -12,6 +12,7 @@ mod job;
 mod metrics;
 mod pool;
 mod queue;
+mod refused_row;
 mod scale;
 mod trace;
 
@@ -30,7 +31,7 @@ use self::job::{Job, Reply};
 pub use self::metrics::{Binding, ConnectionMetrics, SenderMetrics};
 use self::pool::{Pool, Shared};
 use self::trace::Trace;
-use crate::connect::Connect;
+use crate::connect::{Connect, ConnectError};
 use crate::outcome::{NotSent, Outcome};
 use crate::request::Request;
 use crate::service::Service;
@@ -187,6 +188,11 @@ impl<S: Service> Sender<S> {
         self.shared.stats.submitted.fetch_add(1, Relaxed);
         self.shared.queue().push(job);
         self.shared.wake_idle();
+    }
+
+    /// Returns why there is no connection.
+    pub(crate) fn obstacle(&self) -> Option<ConnectError> {
+        self.shared.obstacle(Duration::ZERO)
     }
 
     /// Returns the current figures of the queue, the connections and the outcomes.

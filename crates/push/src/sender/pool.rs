@@ -119,16 +119,17 @@ impl<S: Service> Shared<S> {
     }
 
     /// Returns why there is no connection: the error of the last attempt, or what the first one has been waiting for,
-    /// for at least `grace`.
+    /// for at least `grace`; or else what keeps the service from using one.
     pub(super) fn obstacle(&self, grace: Duration) -> Option<ConnectError> {
         let error = self.connect_error().clone();
-        error.or_else(|| {
+        let waited_for = || {
             let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
             if links.iter().any(|link| link.state() != ConnectionState::Connecting) {
                 return None;
             }
             links.iter().find_map(|link| link.stage.error(grace))
-        })
+        };
+        error.or_else(waited_for).or_else(|| self.service.obstacle())
     }
 
     fn connect_error(&self) -> MutexGuard<'_, Option<ConnectError>> {
@@ -352,7 +353,7 @@ impl<S: Service> Pool<S> {
             end => end,
         };
         let error = match (end, held.stats.go_away()) {
-            (ConnectionEnd::Unopened(error), _) => error,
+            (ConnectionEnd::Unopened(error) | ConnectionEnd::Refused(error), _) => error,
             (ConnectionEnd::Lost(why), _) if useless => ConnectError::new(ConnectFault::Http2, why),
             // Without a delay a peer that ends every connection would be contacted twenty times a second.
             (ConnectionEnd::Done, Some(said))

@@ -36,6 +36,8 @@ pub(crate) struct Queue {
     sweep_after: Option<Instant>,
     pub(crate) closed: bool,
     ended: EndedCounts,
+    /// Why jobs miss their deadlines, as the pool has last found it; `None`: there are too many.
+    late_why: Option<NotSent>,
 }
 
 /// Number of jobs that ended in the queue, by outcome.
@@ -145,7 +147,8 @@ impl Queue {
         while taken < count && bytes > 0 {
             let Some((deadline, job)) = group.pop() else { return };
             if deadline <= now {
-                self.ended.end_not_sent(job, NotSent::Deadline);
+                let why = self.late_why.clone().unwrap_or(NotSent::Deadline);
+                self.ended.end_not_sent(job, why);
                 continue;
             }
             if let Some(expires) = job.request.expires
@@ -186,12 +189,15 @@ impl Queue {
         }
     }
 
-    /// Moves delayed jobs that are due to their classes, and ends late jobs with `why`.
+    /// Moves delayed jobs that are due to their classes, and ends late jobs with `why`, now and until the next call.
     pub(crate) fn handle_time(&mut self, now: Instant, why: &NotSent) {
         while self.delayed.peek().is_some_and(|Reverse(delayed)| delayed.until <= now) {
             if let Some(Reverse(delayed)) = self.delayed.pop() {
                 self.push_front(delayed.job);
             }
+        }
+        if self.late_why.as_ref() != Some(why) {
+            self.late_why = Some(why.clone());
         }
         if self.earliest.is_some_and(|earliest| earliest <= now)
             && self.sweep_after.is_none_or(|after| after <= now)

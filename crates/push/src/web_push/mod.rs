@@ -18,6 +18,7 @@
 //!     message: b"Hello",
 //!     options: &Options::new(3_600, Urgency::Normal),
 //!     timeout: Duration::from_secs(30),
+//!     resend_uncertain: false,
 //! };
 //! match web.send(&push).await {
 //!     Outcome::Rejected(rejected) if rejected.reason == "Gone" => println!("drop the subscription"),

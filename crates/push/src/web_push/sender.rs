@@ -38,6 +38,9 @@ pub struct Push<'a> {
     pub options: &'a Options,
     /// Time limit for queue and response together.
     pub timeout: Duration,
+    /// Send it again if it was sent and no response came. A message with a topic always is: the later one replaces the
+    /// earlier one.
+    pub resend_uncertain: bool,
 }
 
 /// Configuration of Web Push.
@@ -156,7 +159,7 @@ impl WebPush {
     }
 
     fn request(&self, push: &Push<'_>) -> Result<(Sender<WebPushService>, Request), NotSent> {
-        let &Push { subscription, message, options, timeout } = push;
+        let &Push { subscription, message, options, timeout, resend_uncertain } = push;
         let sender = self.sender(subscription.origin()).map_err(NotSent::Invalid)?;
         let request = {
             let now_s = seconds(SystemTime::now());
@@ -181,7 +184,7 @@ impl WebPush {
             group: ConnectionGroup::Main,
             deadline: Instant::now() + timeout,
             expires: None,
-            resend_uncertain: options.topic().is_some(),
+            resend_uncertain: resend_uncertain || options.topic().is_some(),
         };
         Ok((sender, request))
     }

@@ -4,10 +4,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dunlin_push::apns::Apns;
+use dunlin_push::rustls::AlertDescription;
 use dunlin_push::{
     Connect, Connecting, Connections, Io, NotSent, Outcome, SenderConfig, Stage, Uncertain,
 };
@@ -145,6 +146,119 @@ async fn a_goodbye_before_a_reset_is_heard_though_writing_fails_first() {
     let (one, two) = tokio::join!(apns.send(&first), resets);
     assert!(matches!((&one, &two), (Outcome::Accepted(_), Outcome::Accepted(_))), "{one}, {two}");
     assert_eq!(server.accepted(&first), 1, "by the next connection");
+}
+
+/// How a peer that has processed nothing ends a connection after it has taken a request.
+#[derive(Clone, Copy, Debug)]
+enum Farewell {
+    /// An alert about our certificate: its handshake was not complete.
+    Alert,
+    /// A GOAWAY before its settings.
+    GoAway,
+}
+
+/// A connection to that peer.
+struct Leaving {
+    farewell: Farewell,
+    taken: usize,
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
+impl AsyncRead for Leaving {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        // The preface has less, the request more.
+        if self.taken < 150 {
+            self.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let farewell = self.farewell;
+        match farewell {
+            Farewell::Alert => {
+                let alert = AlertDescription::CertificateRevoked;
+                let error = rustls::Error::AlertReceived(alert);
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
+            }
+            Farewell::GoAway if !self.is_over => {
+                let mut bytes = Vec::new();
+                frame::encode_go_away(&mut bytes, 0, ErrorCode::ENHANCE_YOUR_CALM, b"full");
+                buffer.put_slice(&bytes);
+                self.is_over = true;
+            }
+            Farewell::GoAway => {}
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Leaving {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.taken += bytes.len();
+        self.waker.take().into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn push_at_a_peer_that_refuses_the_connection_goes_to_the_next_one_unmarked() {
+    struct First(Mutex<Option<Leaving>>, Server);
+    impl Connect for First {
+        fn connect(&self, stage: Stage) -> Connecting<'_> {
+            match self.0.lock().unwrap().take() {
+                Some(leaving) => Box::pin(async { Ok(Box::new(leaving) as Io) }),
+                None => self.1.connect(stage),
+            }
+        }
+    }
+    for farewell in [Farewell::Alert, Farewell::GoAway] {
+        let first = Leaving { farewell, taken: 0, is_over: false, waker: None };
+        let server = Server::new(script(|_| Act::Accept));
+        let connect = First(Mutex::new(Some(first)), server.clone());
+        let config = SenderConfig { connections: ONE, ..SenderConfig::default() };
+        let apns = Apns::start_with("push.test".to_owned(), None, connect, config);
+        let outcome = apns.send(&push(1, 200)).await;
+        let Outcome::Accepted(accepted) = outcome else { panic!("{farewell:?}: {outcome}") };
+        assert!(!accepted.possible_duplicate, "{farewell:?}");
+        assert_eq!(server.accepted(&push(1, 200)), 1, "{farewell:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_that_refuses_every_stream_is_left_for_another_that_serves() {
+    /// The first connection leads to a server that refuses, the others to one that serves.
+    struct Two(AtomicBool, Server, Server);
+    impl Connect for Two {
+        fn connect(&self, stage: Stage) -> Connecting<'_> {
+            let server = if self.0.swap(true, Relaxed) { &self.2 } else { &self.1 };
+            server.connect(stage)
+        }
+    }
+    let refuses = Server::new(script(|_| Act::RefuseStream));
+    let serves = Server::new(script(|_| Act::Accept));
+    let connect = Two(AtomicBool::new(false), refuses.clone(), serves.clone());
+    let config = SenderConfig { connections: ONE, ..SenderConfig::default() };
+    let apns = Apns::start_with("push.test".to_owned(), None, connect, config);
+    let pushes: Vec<_> = (0..20).map(|number| push(number, 100)).collect();
+    let outcomes = send_all(&apns, &pushes).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Accepted(_))));
+    assert_eq!(refuses.ledger.lock().unwrap().connections, 1);
+    assert!(pushes.iter().all(|push| serves.accepted(push) == 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,8 +2,8 @@
 //!
 //! `dunlin-config` validates only what does not require parsing keys and certificates.
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
+use std::time::Duration;
+
 use dunlin_config::{ApnsEnvironment, ConfigError, ConfigErrors, Path, PushConfig, Route, Secret};
 use dunlin_push::apns::{
     Apns, Certificate, CertificateFault, Credential, Environment, ProviderKey, ProviderToken,
@@ -49,7 +49,8 @@ pub(super) fn start_apns(
     config: &dunlin_config::ApnsConfig,
 ) -> Result<Apns, ConfigError> {
     let (origin, credential) = apns(path, config)?;
-    let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
+    let bounds =
+        bounds(path, (config.connections_max, config.queue_bytes_max), config.answer_timeout_ms);
     Apns::start(origin, credential, bounds).map_err(|error| fault(path, error.0, ""))
 }
 
@@ -60,7 +61,8 @@ pub(super) fn start_fcm(
 ) -> Result<Fcm, ConfigError> {
     let (account, origin, token_origin) = fcm(path, config)?;
     let (service, tokens) = (dialer(path, origin)?, dialer(path, token_origin)?);
-    let bounds = bounds(path, config.connections_max, config.queue_bytes_max);
+    let bounds =
+        bounds(path, (config.connections_max, config.queue_bytes_max), config.answer_timeout_ms);
     Ok(Fcm::start_with(account, service, tokens, bounds))
 }
 
@@ -71,7 +73,11 @@ pub(super) fn start_vapid(
 ) -> Result<WebPush, ConfigError> {
     let vapid = vapid(path, config)?;
     let mut how = WebPushConfig {
-        sender: bounds(path, config.connections_max, config.queue_bytes_max),
+        sender: bounds(
+            path,
+            (config.connections_max, config.queue_bytes_max),
+            config.answer_timeout_ms,
+        ),
         ..WebPushConfig::default()
     };
     if !config.hosts.is_empty() {
@@ -121,8 +127,7 @@ fn apns(
             &text(&config.certificate_password).unwrap_or_default(),
         )
     } else {
-        let letters: String = certificate.split_ascii_whitespace().collect();
-        let p12 = BASE64_STANDARD.decode(letters).map_err(|_| {
+        let p12 = dunlin_push::decode_base64(&certificate).ok_or_else(|| {
             let fix = "write `base64 -w0 FILE.p12`, or the text of a PEM file";
             fault(&at, "this is neither Base64 nor PEM".to_owned(), fix)
         })?;
@@ -209,11 +214,13 @@ fn host_and_port(authority: &str, default: u16) -> Result<(&str, u16), String> {
     }
 }
 
-fn bounds(path: &Path, connections_max: u32, queue_bytes_max: u64) -> SenderConfig {
+fn bounds(path: &Path, most: (u32, u64), answer_timeout_ms: u64) -> SenderConfig {
+    let (connections_max, queue_bytes_max) = most;
     SenderConfig {
         name: path.to_string().into(),
         connections: Connections::Auto { max: connections_max as usize },
         queue_bytes_max: usize::try_from(queue_bytes_max).unwrap_or(usize::MAX),
+        answer_within: Duration::from_millis(answer_timeout_ms),
         ..SenderConfig::default()
     }
 }
@@ -225,6 +232,8 @@ fn fault(path: &Path, sentence: String, fix: &str) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
     use dunlin_config::{ApnsConfig, FcmConfig, Map, VapidConfig};
 
     use super::*;

@@ -165,7 +165,13 @@ impl Credential {
                     (_, Some(BroadcastTarget::Condition(text))) => fcm::Recipient::Condition(text),
                     _ => return Err(elsewhere()),
                 };
-                fcm.submit(to, encoded.fcm(), encoded.timeout, tag, results).await
+                let push = fcm::Push {
+                    to,
+                    message: encoded.fcm(),
+                    timeout: encoded.timeout,
+                    resend_uncertain: encoded.resend_uncertain,
+                };
+                fcm.submit(&push, tag, results).await
             }
             (Sender::Web(web), Some(token), _) => {
                 let subscription =
@@ -176,6 +182,7 @@ impl Credential {
                     message,
                     options,
                     timeout: encoded.timeout,
+                    resend_uncertain: encoded.resend_uncertain,
                 };
                 web.submit(&push, tag, results).await
             }

@@ -54,7 +54,8 @@ impl<B: AsRef<[u8]>> Connection<B> {
     }
 
     fn handle_frame(&mut self, frame: &Frame<'_>) -> Result<(), Error> {
-        if !self.settled && !matches!(frame, Frame::Settings(_)) {
+        // A server that will not serve may say so at once: its last stream is what matters, not its settings.
+        if !self.settled && !matches!(frame, Frame::Settings(_) | Frame::GoAway { .. }) {
             return Err(Error::protocol("the server's first frame is not SETTINGS"));
         }
         if let Some(block) = self.headers.handle_frame(frame)? {
