@@ -3,20 +3,43 @@
 //! A browser names the page that a request comes from. Any other client may omit or forge the header, so the rule
 //! protects a user's browser, not the server.
 
-/// Whether a request with this `Origin` may connect.
+/// Why a request may connect, and so what its page may do in its visitor's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admitted {
+    /// It has no `Origin`, so it does not come from a page of another site.
+    NoPage,
+    /// The page is the server's own, or is named: it acts with its visitor's cookies.
+    Named,
+    /// Only because any page is admitted (`*`), or a page without an origin (`null`, a sandboxed frame of any site). Its
+    /// visitor's cookies are not its own to use.
+    Anybody,
+}
+
+/// Whether a request with this `Origin` may connect, and why.
 ///
-/// A request without the header does not come from a browser and is allowed. An empty list allows only the server's own
-/// host, so that the page it serves works and no other does.
-pub(crate) fn allowed(patterns: &[String], origin: Option<&str>, host: Option<&str>) -> bool {
-    let Some(origin) = origin else { return true };
-    if patterns.is_empty() {
-        let origin_host = origin.split_once("://").map(|(_, rest)| rest);
-        return match (origin_host, host) {
-            (Some(of_page), Some(of_server)) => of_page.eq_ignore_ascii_case(of_server),
-            _ => false,
-        };
+/// An empty list admits only the server's own host, so that the page it serves works and no other does.
+pub(crate) fn admitted(
+    patterns: &[String],
+    origin: Option<&str>,
+    host: Option<&str>,
+) -> Option<Admitted> {
+    let Some(origin) = origin else { return Some(Admitted::NoPage) };
+    let host_of_page = origin.split_once("://").map(|(_, rest)| rest);
+    let is_own = match (host_of_page, host) {
+        (Some(of_page), Some(of_server)) => of_page.eq_ignore_ascii_case(of_server),
+        _ => false,
+    };
+    let is_named =
+        |pattern: &String| pattern != "*" && origin != "null" && matches(pattern, origin);
+    if patterns.iter().any(is_named) {
+        return Some(Admitted::Named);
     }
-    patterns.iter().any(|pattern| matches(pattern, origin))
+    let is_any = patterns.iter().any(|pattern| matches(pattern, origin));
+    match (is_own, is_any) {
+        (true, _) if patterns.is_empty() || is_any => Some(Admitted::Named),
+        (_, true) => Some(Admitted::Anybody),
+        _ => None,
+    }
 }
 
 /// Matches a pattern: `*` is any origin; a `*` inside a pattern stands for at least one character of the host.
@@ -43,6 +66,26 @@ mod tests {
 
     fn list(patterns: &[&str]) -> Vec<String> {
         patterns.iter().map(|p| (*p).to_owned()).collect()
+    }
+
+    fn allowed(patterns: &[String], origin: Option<&str>, host: Option<&str>) -> bool {
+        admitted(patterns, origin, host).is_some()
+    }
+
+    #[test]
+    fn a_page_that_only_a_star_admits_is_nobody_in_particular() {
+        let of = |patterns: &[&str], origin| {
+            admitted(&list(patterns), Some(origin), Some("push.example.com"))
+        };
+        let named = "https://app.example.com";
+        assert_eq!(of(&["*"], "https://evil.example"), Some(Admitted::Anybody));
+        assert_eq!(of(&["*"], "null"), Some(Admitted::Anybody));
+        assert_eq!(of(&["null"], "null"), Some(Admitted::Anybody));
+        assert_eq!(of(&["*", named], named), Some(Admitted::Named));
+        assert_eq!(of(&["*"], "https://push.example.com"), Some(Admitted::Named), "its own page");
+        assert_eq!(of(&[named], "https://push.example.com"), None, "not even its own page");
+        assert_eq!(of(&[named], "null"), None);
+        assert_eq!(admitted(&list(&["*"]), None, None), Some(Admitted::NoPage));
     }
 
     #[test]

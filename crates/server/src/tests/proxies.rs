@@ -17,7 +17,7 @@ use crate::state::settings::Settings;
 /// A request to the backend, with its header names in lower case.
 pub(crate) struct Asked {
     pub(crate) path: String,
-    headers: BTreeMap<String, String>,
+    pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Value,
 }
 

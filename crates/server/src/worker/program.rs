@@ -329,7 +329,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(Encoding::Own);
         }
-        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
+        self.keep_headers(conn, request);
         self.await_connect(cx, conn);
         true
     }

@@ -103,7 +103,8 @@ impl Worker<'_> {
     ) {
         let app = self.settings.pusher.by_key(key).map(Arc::clone);
         if let Some(app) = &app
-            && !origin::allowed(&app.config.allowed_origins, origin_of(request), request.host)
+            && origin::admitted(&app.config.allowed_origins, origin_of(request), request.host)
+                .is_none()
         {
             return self.answer(cx, conn, &origin_refused());
         }

@@ -81,15 +81,18 @@ impl Worker<'_> {
     }
 }
 
+/// All pages, for [`permission`].
+pub(super) const ANYBODY: &str = "*";
+
 /// The headers that let a page of this origin read a response (Fetch standard, CORS). The origin has been checked
-/// already: a refused one gets no response to read.
+/// already: a refused one gets no response to read. A request with credentials is answered only to a page that the settings
+/// name; browsers accept `*` without credentials alone.
 pub(super) fn permission(origin: Option<&str>) -> Vec<(&'static str, String)> {
-    match origin {
-        Some(origin) => vec![
-            ("Access-Control-Allow-Origin", origin.to_owned()),
-            ("Access-Control-Allow-Credentials", "true".to_owned()),
-            ("Vary", "Origin".to_owned()),
-        ],
-        None => Vec::new(),
+    let Some(origin) = origin else { return Vec::new() };
+    let mut headers = vec![("Access-Control-Allow-Origin", origin.to_owned())];
+    if origin != ANYBODY {
+        headers.push(("Access-Control-Allow-Credentials", "true".to_owned()));
     }
+    headers.push(("Vary", "Origin".to_owned()));
+    headers
 }

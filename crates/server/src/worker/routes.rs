@@ -6,7 +6,8 @@ use dunlin_protocol::stream::StreamTransport;
 
 use super::Worker;
 use super::link::Link;
-use super::reply::PlainResponse;
+use super::reply::{ANYBODY, PlainResponse};
+use crate::request::origin::Admitted;
 use crate::request::{local_host, origin, page};
 
 /// The most bytes of an emulation request beside its commands.
@@ -17,6 +18,10 @@ const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connect
 const EMULATION: &str = "/emulation";
 /// The API that Pusher's server libraries call.
 const PUSHER_API: &str = "/apps/";
+/// Headers that a page may send if its preflight names none that can be repeated.
+const ALLOWED_HEADERS: &str = "Authorization, Content-Type, X-Requested-With";
+/// The longest list of headers that a preflight may ask for, in bytes.
+const ASKED_BYTES_MAX: usize = 1_024;
 const SERVED_ELSEWHERE: &str = "this address does not serve that: see `serves` of its listener";
 
 impl Worker<'_> {
@@ -119,13 +124,14 @@ impl Worker<'_> {
 
     fn open_poll(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
         if let Some(answer) = preflight(request, "GET, OPTIONS") {
-            return self.answer_to(cx, conn, origin_of(request), answer);
+            return self.answer_to(cx, conn, self.reader_of(request), answer);
         }
         if request.method != http::Method::Get {
             return self.answer(cx, conn, &method_refused("GET, OPTIONS"));
         }
         let credentials = request.headers.get_str("Authorization").and_then(bearer);
-        self.poll(cx, conn, request.query.unwrap_or(""), credentials, origin_of(request));
+        let reader = self.reader_of(request);
+        self.poll(cx, conn, request.query.unwrap_or(""), credentials, reader);
     }
 
     fn serve_page(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
@@ -155,10 +161,34 @@ impl Worker<'_> {
         self.answer(cx, conn, &PlainResponse::error(404, why));
     }
 
+    /// Whether the page a request comes from, if it comes from one, may connect, and why.
+    fn admitted(&self, request: &http::RequestHead<'_>) -> Option<Admitted> {
+        let patterns = &self.settings.config.client.allowed_origins;
+        origin::admitted(patterns, origin_of(request), request.host)
+    }
+
     /// Whether the page a request comes from, if it comes from one, may connect.
     pub(super) fn is_same_or_allowed_origin(&self, request: &http::RequestHead<'_>) -> bool {
-        let patterns = &self.settings.config.client.allowed_origins;
-        origin::allowed(patterns, origin_of(request), request.host)
+        self.admitted(request).is_some()
+    }
+
+    /// Returns the origin whose pages may read the response: that of the page, or [`ANYBODY`].
+    pub(super) fn reader_of<'a>(&self, request: &http::RequestHead<'a>) -> Option<&'a str> {
+        match self.admitted(request)? {
+            Admitted::NoPage => None,
+            Admitted::Named => origin_of(request),
+            Admitted::Anybody => Some(ANYBODY),
+        }
+    }
+
+    /// Keeps the headers of a request that backends and the program get. The cookies of a visitor are not passed on for a
+    /// page that only `*` or `null` admits: it may be any page, and would act in its visitor's name.
+    pub(super) fn keep_headers(&mut self, conn: ConnId, request: &http::RequestHead<'_>) {
+        let is_anybody = self.admitted(request) == Some(Admitted::Anybody);
+        self.forwarded.keep_headers(conn, |name| match name {
+            name if is_anybody && name.eq_ignore_ascii_case("Cookie") => None,
+            name => request.headers.get_str(name),
+        });
     }
 }
 
@@ -178,17 +208,32 @@ pub(super) fn method_refused(allow: &'static str) -> PlainResponse<'static> {
     PlainResponse::error(405, format_args!("use one of {allow}")).header("Allow", allow)
 }
 
-/// The answer to a browser that asks before it sends (Fetch standard, CORS preflight).
-pub(super) fn preflight(
-    request: &http::Request<'_>,
+/// The answer to a browser that asks before it sends (Fetch standard, CORS preflight). The page may send the headers that it
+/// asks for: no permission depends on whether a header is there.
+pub(super) fn preflight<'a>(
+    request: &http::Request<'a>,
     methods: &'static str,
-) -> Option<PlainResponse<'static>> {
+) -> Option<PlainResponse<'a>> {
+    let asked = request.headers.get_str("Access-Control-Request-Headers");
     (request.method == http::Method::Options).then(|| {
         PlainResponse::empty(204)
             .header("Access-Control-Allow-Methods", methods)
-            .header("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Requested-With")
+            .header(
+                "Access-Control-Allow-Headers",
+                asked.filter(|asked| is_list_of_names(asked)).unwrap_or(ALLOWED_HEADERS),
+            )
             .header("Access-Control-Max-Age", "300")
     })
+}
+
+/// Whether this is a list of header names (RFC 9110 §5.6.1), none of them empty, and short.
+fn is_list_of_names(list: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_name = |name: &str| {
+        let name = name.trim_matches([' ', '\t']);
+        !name.is_empty() && name.bytes().all(is_token)
+    };
+    list.len() <= ASKED_BYTES_MAX && list.split(',').all(is_name)
 }
 
 /// Returns the token of `Authorization: Bearer …`.

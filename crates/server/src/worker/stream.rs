@@ -17,7 +17,7 @@ use super::Worker;
 use super::key_wait::Handled;
 use super::link::{Link, Role};
 use super::reply::{PlainResponse, permission};
-use super::routes::{method_refused, origin_of, preflight};
+use super::routes::{method_refused, preflight};
 use crate::auth::session_token;
 use crate::limits::budget::Work;
 use crate::message::bus::BusMessage;
@@ -64,7 +64,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
+        self.keep_headers(conn, request);
         self.await_connect(cx, conn);
         if unidirectional
             && let Ok(Some(said)) =
@@ -121,7 +121,7 @@ impl Worker<'_> {
         stream: StreamTransport,
     ) {
         if let Some(answer) = preflight(request, stream.methods()) {
-            return self.answer_to(cx, conn, origin_of(request), answer);
+            return self.answer_to(cx, conn, self.reader_of(request), answer);
         }
         let content_type = request.headers.get_str("Content-Type").unwrap_or("");
         let query = request.query.unwrap_or("");
@@ -139,12 +139,12 @@ impl Worker<'_> {
                     405 => answer.header("Allow", stream.methods()),
                     _ => answer,
                 };
-                return self.answer_to(cx, conn, origin_of(request), answer);
+                return self.answer_to(cx, conn, self.reader_of(request), answer);
             }
         };
         let chunked = request.version != http::Version::Http10;
         let encoding = stream.encoding(format, chunked);
-        let permission = permission(origin_of(request));
+        let permission = permission(self.reader_of(request));
         let mut fields: Vec<(&str, &str)> = headers(encoding).to_vec();
         fields.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
         let head = http::Response { status: 200, headers: &fields, body: b"" };
@@ -155,7 +155,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
+        self.keep_headers(conn, request);
         self.await_connect(cx, conn);
         if encoding.is_bidirectional() {
             self.handle_frame(cx, conn, &said);
@@ -278,7 +278,7 @@ impl Worker<'_> {
         request: &http::Request<'_>,
     ) {
         if let Some(answer) = preflight(request, "POST, OPTIONS") {
-            return self.answer_to(cx, conn, origin_of(request), answer);
+            return self.answer_to(cx, conn, self.reader_of(request), answer);
         }
         if request.method != http::Method::Post {
             return self.answer(cx, conn, &method_refused("POST, OPTIONS"));
@@ -297,7 +297,7 @@ impl Worker<'_> {
                 status => PlainResponse::error(status.code(), "no such session; connect again"),
             },
         };
-        self.answer_to(cx, conn, origin_of(request), answer);
+        self.answer_to(cx, conn, self.reader_of(request), answer);
     }
 
     fn route_emulation(
