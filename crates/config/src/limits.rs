@@ -58,12 +58,13 @@ pub struct Limits {
     pub body_bytes_max: usize,
     /// Most bytes in buffers of connections, all workers together: incomplete requests and messages, and
     /// responses that were not read. Beyond seven eighths of it, connections of the addresses with the most
-    /// bytes are closed.
-    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    /// bytes are closed. 0: an eighth of the memory that this process may use, at most 1 GiB. Else at least 1 MiB.
+    #[schemars(range(min = 0), extend("x-applies" = LIVE))]
     pub buffered_bytes_max: usize,
     /// Most bytes in buffers of connections of one address; beyond it, its connections with the most bytes
     /// are closed. On each worker an address may always hold one body and one response of the largest size.
-    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    /// 0: a quarter of `limits.buffered_bytes_max`. Else at least 1 MiB.
+    #[schemars(range(min = 0), extend("x-applies" = LIVE))]
     pub buffered_bytes_per_address_max: usize,
     /// Most bytes of one response. A page of history ends there, after at least one message, and continues
     /// with the next page; a client that missed more does not recover; further commands of a batch are
@@ -113,12 +114,14 @@ pub struct Limits {
     #[schemars(range(min = 4_096, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub outbox_bytes_max: usize,
     /// Most bytes waiting for all clients together; beyond it the slowest clients are disconnected. A message
-    /// that waits for many clients counts once for each worker.
-    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    /// that waits for many clients counts once for each worker. Commands and calls of proxies that wait have the
+    /// same bound. 0: an eighth of the memory that this process may use, at most 1 GiB. Else at least 1 MiB.
+    #[schemars(range(min = 0), extend("x-applies" = LIVE))]
     pub pending_bytes_max: usize,
     /// Most bytes of history, all channels together. Beyond it the oldest messages of the namespace with the
-    /// most bytes are removed early, from the channel published to if that has as much as others.
-    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    /// most bytes are removed early, from the channel published to if that has as much as others. 0: a quarter
+    /// of the memory that this process may use, at most 1 GiB. Else at least 1 MiB.
+    #[schemars(range(min = 0), extend("x-applies" = LIVE))]
     pub history_bytes_max: usize,
     /// Most messages in the response to one history call.
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
@@ -161,7 +164,6 @@ impl Default for Limits {
     fn default() -> Limits {
         const KIB: usize = 1 << 10;
         const MIB: usize = 1 << 20;
-        const GIB: usize = 1 << 30;
         Limits {
             // Twice the million one small machine is asked to hold; at 300 B each, 600 MB.
             connections_max: 2_000_000,
@@ -181,8 +183,8 @@ impl Default for Limits {
             head_timeout_ms: 10_000,
             keep_alive_timeout_ms: 75_000,
             body_bytes_max: 4 * MIB,
-            buffered_bytes_max: GIB,
-            buffered_bytes_per_address_max: 256 * MIB,
+            buffered_bytes_max: 0,
+            buffered_bytes_per_address_max: 0,
             answer_bytes_max: 4 * MIB,
             frame_bytes_max: 64 * KIB,
             message_bytes_max: 64 * KIB,
@@ -198,8 +200,8 @@ impl Default for Limits {
             channels_max: 2_000_000,
             channels_per_user_max: 100_000,
             outbox_bytes_max: MIB,
-            pending_bytes_max: GIB,
-            history_bytes_max: GIB,
+            pending_bytes_max: 0,
+            history_bytes_max: 0,
             history_messages_max: 1_000,
             recovery_messages_max: 1_000,
             idempotency_keys_max: 1_000_000,

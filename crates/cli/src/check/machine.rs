@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use dunlin_server::Memory;
+
 /// The values found; `None` if a file is missing (another kernel, a container).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
@@ -28,8 +30,10 @@ pub(crate) struct Machine {
     /// `net.netfilter.nf_conntrack_max`, and the connections tracked now.
     pub(crate) conntrack_max: Option<u64>,
     pub(crate) conntrack_count: Option<u64>,
-    /// `MemAvailable`, or the memory left in the control group if that is less.
+    /// `MemAvailable`, or the memory left in the control groups if that is less.
     pub(crate) memory_available_bytes: Option<u64>,
+    /// The memory that a server may use here.
+    pub(crate) memory: Option<Memory>,
     pub(crate) page_bytes: u64,
 }
 
@@ -38,6 +42,7 @@ impl Machine {
         use rustix::process::{Resource, getrlimit};
         let sys = |name: &str| first(&format!("/proc/sys/{}", name.replace('.', "/")));
         let page_bytes = rustix::param::page_size() as u64;
+        let memory = Memory::read();
         let ports = numbers("/proc/sys/net/ipv4/ip_local_port_range");
         Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -59,10 +64,14 @@ impl Machine {
             },
             conntrack_max: sys("net.netfilter.nf_conntrack_max"),
             conntrack_count: sys("net.netfilter.nf_conntrack_count"),
-            memory_available_bytes: [mem_available_bytes(), control_group_left_bytes()]
-                .into_iter()
-                .flatten()
-                .min(),
+            memory_available_bytes: [
+                mem_available_bytes(),
+                memory.as_ref().and_then(|memory| memory.bytes_left),
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
+            memory,
             page_bytes,
         }
     }
@@ -81,13 +90,6 @@ fn mem_available_bytes() -> Option<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
-}
-
-/// Returns the bytes left in this process's control group (version 2, seen from inside it).
-fn control_group_left_bytes() -> Option<u64> {
-    let max = first("/sys/fs/cgroup/memory.max")?;
-    let current = first("/sys/fs/cgroup/memory.current").unwrap_or(0);
-    Some(max.saturating_sub(current))
 }
 
 /// Returns whether `CAP_SYS_RESOURCE` (24) is in the effective set: without it the hard limit can only be lowered.

@@ -1,6 +1,7 @@
 //! The requirements of N connections, compared with a machine's limits.
 
-use dunlin_config::Config;
+use dunlin_config::{Config, Limits};
+use dunlin_server::MemoryBounds;
 
 use super::machine::Machine;
 use crate::style::grouped;
@@ -21,7 +22,7 @@ const SESSIONS_PER_WORKER_MAX: u64 = 1 << 20;
 const WORKERS_MAX: u64 = 128;
 
 /// The requested connections, and the server's settings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Demand {
     pub(crate) connections: u64,
     pub(crate) workers: u64,
@@ -31,6 +32,7 @@ pub(crate) struct Demand {
     port: u16,
     backlog: u64,
     connections_max: u64,
+    limits: Limits,
 }
 
 /// A limit compared with what the connections need.
@@ -81,6 +83,7 @@ impl Demand {
             port: config.server.client_addr.port(),
             backlog: u64::from(config.server.backlog),
             connections_max: u64::from(config.limits.connections_max),
+            limits: config.limits.clone(),
         }
     }
 
@@ -276,6 +279,22 @@ fn memory(machine: &Machine, demand: &Demand) -> Vec<Requirement> {
                 ),
         );
     }
+    if let Some(memory) = &machine.memory {
+        let bounds = MemoryBounds::within(&demand.limits, memory.bytes_max);
+        let total = bounds.total();
+        requirements.push(
+            Requirement::fits(
+                "bounds",
+                format!("{} of {}", bytes(memory.bytes_max), memory.limited_by),
+                format!("{} at most: {bounds}", bytes(total)),
+            )
+            .or(total < memory.bytes_max, Level::Hurts)
+            .fix(
+                "history_bytes_max = 0",
+                "in [limits] of the configuration, and pending_bytes_max = 0: they follow the memory",
+            ),
+        );
+    }
     if let Some(max) = machine.tcp_mem_max_bytes {
         // Even the smallest queued message takes a page, at the sender or the receiver.
         let need = demand.connections * machine.page_bytes;
@@ -341,6 +360,8 @@ fn bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use dunlin_server::{Memory, MemoryLimit};
+
     use super::*;
 
     /// Returns a machine that holds a million connections easily.
@@ -360,6 +381,11 @@ pub(super) mod tests {
             conntrack_max: None,
             conntrack_count: None,
             memory_available_bytes: Some(32 << 30),
+            memory: Some(Memory {
+                bytes_max: 64 << 30,
+                bytes_left: None,
+                limited_by: MemoryLimit::Machine,
+            }),
             page_bytes: 4_096,
         }
     }

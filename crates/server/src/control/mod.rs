@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::admin::{AdminParams, AdminThread};
 use crate::cluster::ClusterHandle;
 use crate::error::ServeError;
+use crate::limits::memory::{self, Memory, MemoryBounds};
 use crate::message::bus::BusMessage;
 use crate::message::to_workers::{ToWorkers, to_workers};
 use crate::push::PushThread;
@@ -36,6 +37,9 @@ pub struct Ready {
     pub workers: usize,
     /// Readable sentences: which configuration runs, its source, and the errors found there.
     pub recovery: Vec<String>,
+    /// A readable sentence: the bounds in bytes, and the memory that this process may use. Empty if the kernel does not
+    /// tell.
+    pub memory: String,
 }
 
 /// How often the control thread checks whether the last client has disconnected.
@@ -59,6 +63,17 @@ pub(crate) struct Control {
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
     pub(crate) recovery: Vec<String>,
+}
+
+/// Returns a sentence about the bounds in bytes. Warns if they permit more than there is.
+fn memory_report(bounds: &MemoryBounds) -> String {
+    let Some(memory) = Memory::read() else { return String::new() };
+    let (sentence, too_much) = memory::report(bounds, &memory);
+    tracing::info!("memory: {sentence}");
+    if let Some(too_much) = too_much {
+        tracing::warn!("{too_much}");
+    }
+    sentence
 }
 
 impl Control {
@@ -85,6 +100,7 @@ impl Control {
                 admin_addr: self.admin_addr,
                 workers: running.state.workers(),
                 recovery: self.recovery,
+                memory: memory_report(&running.state.settings.load().memory),
             });
             {
                 let ServingState { state, endpoint, workers, listeners } = &mut running;

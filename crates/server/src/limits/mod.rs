@@ -5,6 +5,7 @@ pub(crate) mod budget;
 #[cfg(test)]
 mod budget_tests;
 pub(crate) mod fanout_scheduler;
+pub(crate) mod memory;
 pub(crate) mod pressure;
 pub(crate) mod shared_buckets;
 pub(crate) mod user_connections;

@@ -8,6 +8,7 @@ use dunlin_hub::tenant;
 
 use crate::auth::{Jwks, Verifier};
 use crate::control::node_name::default_name;
+use crate::limits::memory::MemoryBounds;
 use crate::limits::user_connections::UserConnections;
 use crate::namespace::{Namespace, find_namespace, namespace};
 use crate::pusher::{Apps, ChannelVariants};
@@ -39,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) user_connections: Option<Arc<UserConnections>>,
     /// The certificates and settings of listeners with TLS.
     pub(crate) tls: Arc<Tls>,
+    /// The bounds in bytes that follow from the memory of this process.
+    pub(crate) memory: MemoryBounds,
     snapshot: Arc<Snapshot>,
     node_name: Arc<str>,
     without_namespace: Arc<Namespace>,
@@ -80,6 +83,7 @@ impl Settings {
             tenants,
             user_connections: user_connections(&config, None),
             tls: Tls::of(&config, None),
+            memory: MemoryBounds::of(&config.limits),
             snapshot,
             config,
         }
@@ -165,6 +169,7 @@ impl Settings {
             tenants,
             user_connections: user_connections(new, self.user_connections.as_ref()),
             tls: Tls::of(&config, Some((old, &self.tls))),
+            memory: MemoryBounds::of(&config.limits),
             snapshot,
             config,
         }

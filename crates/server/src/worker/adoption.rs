@@ -249,8 +249,8 @@ pub(super) fn hub_config(
             .unwrap_or(u16::MAX),
         request_timeout_ms: limits.bus_request_timeout_ms,
         transmit_bytes_max: limits.bus_backlog_bytes_max,
-        pending_bytes_max: per_worker(limits.pending_bytes_max),
-        history_bytes_max: per_worker(limits.history_bytes_max),
+        pending_bytes_max: per_worker(settings.memory.pending_bytes_max),
+        history_bytes_max: per_worker(settings.memory.history_bytes_max),
         idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
         broadcast_quantum: NonZeroU32::new(limits.broadcast_quantum),
         ..HubConfig::default()

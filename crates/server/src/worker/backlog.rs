@@ -334,6 +334,6 @@ impl Worker<'_> {
 
     /// This worker's share of the bound on backlogs, in bytes.
     pub(super) fn backlog_bytes_max(&self) -> usize {
-        self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers())
+        self.settings.memory.pending_bytes_max.div_ceil(self.state.workers())
     }
 }

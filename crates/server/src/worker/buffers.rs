@@ -10,11 +10,11 @@ use crate::metrics::Metric;
 impl Worker<'_> {
     /// Limits the loop's buffers to this worker's share.
     pub(super) fn bound_buffers(&mut self, cx: &mut Context<Link>) {
-        let limits = &self.settings.config.limits;
+        let (limits, memory) = (&self.settings.config.limits, &self.settings.memory);
         let share = |bytes: usize, least: usize| bytes.div_ceil(self.state.workers()).max(least);
         let one = limits.body_bytes_max + limits.answer_bytes_max;
-        let per_address_max = share(limits.buffered_bytes_per_address_max, one);
-        let bytes_max = share(limits.buffered_bytes_max, per_address_max);
+        let per_address_max = share(memory.buffered_bytes_per_address_max, one);
+        let bytes_max = share(memory.buffered_bytes_max, per_address_max);
         self.buffers.set_limits(bytes_max, per_address_max);
         cx.set_buffered_bytes_max(bytes_max);
     }

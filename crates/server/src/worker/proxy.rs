@@ -182,7 +182,7 @@ impl Worker<'_> {
 
     /// Returns this worker's share of the bound on waiting commands, in bytes.
     pub(super) fn waiting_bytes_max(&self) -> usize {
-        self.settings.config.limits.pending_bytes_max.div_ceil(self.state.workers())
+        self.settings.memory.pending_bytes_max.div_ceil(self.state.workers())
     }
 
     /// Creates the call of a command that will wait.
