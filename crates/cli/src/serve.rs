@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueHint};
 use dunlin_config::{Config, ConfigErrors, Log, LogFormat, LogLevel};
-use dunlin_server::{Ready, ServeOptions};
+use dunlin_server::{Ready, ServeOptions, ValidConfig};
 use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
 
-use crate::config::File;
+use crate::config::{File, environment};
 use crate::error::CliError;
 use crate::style;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
@@ -52,7 +52,7 @@ impl Serve {
     pub(crate) fn run(self) -> Result<(), CliError> {
         let file = self.config.as_deref().map(File::read).transpose()?;
         let config = match &file {
-            Some(file) => self.of_file(file),
+            Some(file) => file.validate(|config| self.with_flags(config)),
             None => self.of_development(),
         };
         let config = match (config, &self.state) {
@@ -64,7 +64,7 @@ impl Serve {
             }
             (Err((_, refusal)), None) => return Err(refusal),
         };
-        let shown = config.as_ref().ok().cloned().unwrap_or_default();
+        let shown = config.as_ref().map(|config| config.get().clone()).unwrap_or_default();
         let on_log = log(&shown.log)?;
         let development = file.is_none();
         let page = shown.client.demo_page;
@@ -88,31 +88,17 @@ impl Serve {
         )?)
     }
 
-    /// Returns the file's configuration with the flags applied, or its errors with their lines.
-    fn of_file(&self, file: &File) -> Result<Config, (ConfigErrors, CliError)> {
-        let config = file.config().map_err(|refusal| (file.errors(), refusal))?;
-        let config = self.with_flags(with_environment(&config)?);
-        match config.validate() {
-            Ok(()) => {
-                config.warnings().iter().for_each(style::warning);
-                Ok(config)
-            }
-            Err(errors) => {
-                let refusal = file.validate(&config).err();
-                Err((errors.clone(), refusal.unwrap_or_else(|| errors.to_string().into())))
-            }
+    fn of_development(&self) -> Result<ValidConfig, (ConfigErrors, CliError)> {
+        let mut errors = ConfigErrors::default();
+        let config = environment::apply(&Config::development(), &mut errors);
+        if !errors.is_empty() {
+            let refusal = format!("the environment has errors\n{errors}").into();
+            return Err((errors, refusal));
         }
-    }
-
-    fn of_development(&self) -> Result<Config, (ConfigErrors, CliError)> {
-        let config = self.with_flags(with_environment(&Config::development())?);
-        match config.validate() {
-            Ok(()) => Ok(config),
-            Err(errors) => {
-                let refusal = only_this_machine(&errors).into();
-                Err((errors, refusal))
-            }
-        }
+        ValidConfig::new(self.with_flags(config)).map_err(|errors| {
+            let refusal = only_this_machine(&errors).into();
+            (errors, refusal)
+        })
     }
 
     /// Applies the flags. They count as part of the file, so that the configuration shown is the one that runs.
@@ -138,22 +124,6 @@ fn tell_service_manager(socket: Option<&OsStr>) {
         style::warning(format_args!(
             "systemd could not be notified that the server is ready: {error}"
         ));
-    }
-}
-
-/// Returns the configuration with the environment's values applied.
-fn with_environment(config: &Config) -> Result<Config, (ConfigErrors, CliError)> {
-    let variables = std::env::vars_os()
-        .filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
-    match config.with_environment(variables) {
-        Ok((config, warnings)) => {
-            warnings.iter().for_each(style::warning);
-            Ok(config)
-        }
-        Err(errors) => {
-            let refusal = format!("the environment has errors\n{errors}").into();
-            Err((errors, refusal))
-        }
     }
 }
 
@@ -252,6 +222,9 @@ fn banner(ready: &Ready, page: bool) -> String {
         let link = paint(LINK, format_args!("{link:width$}"));
         let _ = writeln!(out, "  {name:<9}{link}  {}", paint(DIM, what));
     }
+    if !ready.memory.is_empty() {
+        let _ = writeln!(out, "  {:<9}{}", "memory", paint(DIM, &ready.memory));
+    }
     for sentence in &ready.recovery {
         let _ = writeln!(out, "  {:<9}{sentence}", "state");
     }
@@ -292,9 +265,11 @@ mod tests {
             admin_addr: "127.0.0.1:41235".parse().unwrap(),
             workers: 2,
             recovery: vec!["revision 7".into()],
+            memory: "at most 64 MiB for history".into(),
         };
         let quiet = banner(&ready, true);
         assert!(quiet.contains("http://127.0.0.1:41235/config") && quiet.contains("2 workers"));
+        assert!(quiet.contains("64 MiB for history"));
         assert!(quiet.contains("revision 7") && !quiet.contains("DEVELOPMENT"));
         let loud = development_notice(&ready);
         assert!(loud.contains("DEVELOPMENT MODE.") && loud.contains("http://127.0.0.1:41234/"));

@@ -51,7 +51,7 @@ impl Token {
             config.client.token.hmac_secret = Some(Secret::new(secret));
         }
         // A token that the server would refuse the key of is no use.
-        let errors = config.validate().err().unwrap_or_default();
+        let errors = dunlin_server::errors_of(&config);
         if let Some(error) =
             errors.iter().find(|error| error.path.to_string().starts_with("client.token."))
         {

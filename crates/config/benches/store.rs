@@ -76,7 +76,7 @@ fn main() {
 fn open(path: &std::path::Path, config: Value) -> Store {
     let config = Config::from_json(config).expect("a valid config");
     let disk = Directory::open(path).expect("a directory");
-    let start = InitialConfig { config: Ok(config), name: "bench".into() };
+    let start = InitialConfig { config: Ok(config), name: "bench".into(), judge: |_, _, _| {} };
     Store::open(Some(Box::new(disk)), start, 0).expect("a store").0
 }
 

@@ -7,7 +7,7 @@ use crate::index::Index;
 use crate::ingress::{Ingress, parse_network};
 use crate::path::Path;
 use crate::pusher;
-use crate::validate::channel;
+use crate::validate::{channel, overlap};
 use crate::wildcards;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
@@ -383,10 +383,8 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
     if listeners.is_empty() {
         return;
     }
-    let mut taken = vec![
-        ("`server.client_addr`".to_owned(), config.server.client_addr),
-        ("`server.admin_addr`".to_owned(), config.server.admin_addr),
-    ];
+    let admin = config.server.admin_addr;
+    let mut taken = vec![("`server.client_addr`".to_owned(), config.server.client_addr)];
     for (name, listener) in listeners.iter() {
         let path = Path::of("listeners").join(name);
         named(&path, name, errors);
@@ -394,6 +392,17 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
         if let Some((other, _)) = taken.iter().find(|(_, a)| *a == addr && addr.port() != 0) {
             let message = format!("it is {addr}, as is {other}");
             errors.add(path.join("addr"), message, "give one of them another port");
+        }
+        if config.server.admin_tcp && overlap(addr, admin) {
+            let message = match addr == admin {
+                true => format!("it is {addr}, as is `server.admin_addr`"),
+                false => format!("it is {addr}, and `server.admin_addr` is {admin}"),
+            };
+            errors.add(path.join("addr"), message, "give one of them another port");
+        }
+        if addr.port() == 0 {
+            let message = "nobody would know which port that is";
+            errors.add(path.join("addr"), message, "name its port; it is 0");
         }
         ingress(|| path.join("ingress"), &listener.ingress, config, errors);
         taken.push((format!("`{path}`"), addr));

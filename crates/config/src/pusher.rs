@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::entries::long_enough;
 use crate::error::ConfigErrors;
 use crate::path::Path;
+use crate::validate::origin_pattern;
 use crate::{Config, LIVE, Map, NEW_CONNECTIONS, Secret};
 
 /// The Pusher protocol: `pusher-js` and Laravel Echo connect to `/app/KEY`, and Pusher's server libraries
@@ -193,6 +194,12 @@ pub(crate) fn app(path: &Path, app: &PusherApp, errors: &mut ConfigErrors) {
             let message = if value.is_empty() { "it is not set" } else { "no path can carry it" };
             let fix = "write letters, digits, `-` and `_`, at most 128";
             errors.add(path.join(key), message, fix);
+        }
+    }
+    for (index, origin) in app.allowed_origins.iter().enumerate() {
+        if let Err(fix) = origin_pattern(origin) {
+            let path = path.join("allowed_origins").join(index);
+            errors.add(path, format!("{origin:?} is not an origin"), fix);
         }
     }
     match &app.secret {

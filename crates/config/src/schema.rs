@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
+use crate::path::Path;
 use crate::{Config, LIVE, NEW_CONNECTIONS, RESTART, Secret};
 
 /// Returns the JSON Schema (2020-12) of [`Config`], with `x-applies` on every key.
@@ -191,6 +192,32 @@ impl SchemaNode {
         }
     }
 
+    /// Calls `visit` with each secret in a value of this node, and its path.
+    pub(crate) fn each_secret(
+        &self,
+        path: &Path,
+        value: &Value,
+        visit: &mut impl FnMut(&Path, &str),
+    ) {
+        match (&self.kind, value) {
+            (Kind::Secret, Value::String(secret)) => visit(path, secret),
+            (Kind::Map(node), _) if !node.has_secrets() => {}
+            (Kind::List(node), Value::Array(elements)) => {
+                for (index, value) in elements.iter().enumerate() {
+                    node.each_secret(&path.join(index), value, visit);
+                }
+            }
+            (_, Value::Object(object)) => {
+                for (key, value) in object {
+                    if let Some(node) = self.below(key) {
+                        node.each_secret(&path.join(key), value, visit);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     pub(crate) fn has_secrets(&self) -> bool {
         match &self.kind {
             Kind::Secret => true,
@@ -322,7 +349,7 @@ mod tests {
         let kind = |path| root().find(path).unwrap().kind.to_string();
         assert_eq!(kind("server.workers"), "an integer from 0 to 124");
         assert_eq!(kind("limits.accepts_per_s_max"), "an integer from 0 to 4294967295");
-        assert_eq!(kind("limits.pending_bytes_max"), "an integer not less than 1048576");
+        assert_eq!(kind("limits.outbox_bytes_max"), "an integer from 4096 to 1073741824");
         assert_eq!(
             kind("channel.namespaces.chat.overflow"),
             "one of \"disconnect\", \"drop_oldest\", \"keep_latest\""

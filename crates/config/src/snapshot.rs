@@ -12,6 +12,7 @@ use crate::edit::{Difference, Part};
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::{ApiKey, Index};
 use crate::path::Path;
+use crate::placeholder;
 use crate::pointer::Pointer;
 use crate::schema::{self, Applies};
 
@@ -26,6 +27,10 @@ pub struct Snapshot {
     pub config: Config,
     index: Index,
 }
+
+/// Adds the errors of the checks that this crate cannot make, because they need other libraries or open something. Called
+/// with a valid configuration and the one that follows it, and compares the two.
+pub type Judge = fn(before: &Config, after: &Config, errors: &mut ConfigErrors);
 
 /// Whether secrets are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +91,7 @@ impl Snapshot {
     pub fn new(revision: u64, config: Config) -> Result<Snapshot, ConfigErrors> {
         let mut errors = ConfigErrors::default();
         let index = config.validate_changes(&Index::default(), &Config::default(), &mut errors);
+        placeholder::judge(&changes(&Config::default(), &config), &mut errors);
         errors.or(Snapshot { revision, config, index })
     }
 
@@ -141,6 +147,19 @@ impl Snapshot {
         change: &Change,
         expected: Option<u64>,
     ) -> Result<PreparedChange, ChangeError> {
+        self.prepare_judged(change, expected, |_, _, _| {})
+    }
+
+    /// Like [`Snapshot::prepare`], with the errors of further checks ([`Judge`]).
+    ///
+    /// # Errors
+    /// As [`Snapshot::prepare`].
+    pub fn prepare_judged(
+        self: &Arc<Snapshot>,
+        change: &Change,
+        expected: Option<u64>,
+        judge: impl FnOnce(&Config, &Config, &mut ConfigErrors),
+    ) -> Result<PreparedChange, ChangeError> {
         if expected.is_some_and(|expected| expected != self.revision) {
             return Err(ChangeError::Revision { current: self.revision });
         }
@@ -158,6 +177,10 @@ impl Snapshot {
         }
         let mut errors = ConfigErrors::default();
         let index = config.validate_changes(&self.index, &self.config, &mut errors);
+        placeholder::judge(&changes, &mut errors);
+        let mut further = ConfigErrors::default();
+        judge(&self.config, &config, &mut further);
+        errors.add_further(&further);
         errors.or(()).map_err(ChangeError::Invalid)?;
         let snapshot = Arc::new(Snapshot { revision: self.revision + 1, config, index });
         Ok(PreparedChange { base, snapshot, changes, created })

@@ -6,7 +6,9 @@ use crate::entries;
 use crate::error::{ConfigError, ConfigErrors};
 use crate::index::Index;
 use crate::path::Path;
+use crate::placeholder;
 use crate::pusher;
+use crate::snapshot::changes;
 use crate::{ChannelOptions, ClaimPath, Config, Map, Serves, TokenRules};
 
 /// Most bytes added to a publication on its way to a client: envelope, channel name, client info.
@@ -14,6 +16,13 @@ const ENVELOPE_BYTES: usize = 4_096;
 /// Maximum number of labels of a connection, and maximum length of a name in bytes.
 const LABELS_MAX: usize = 32;
 const LABEL_NAME_BYTES_MAX: usize = 64;
+/// Limits that follow from the memory of the process where they are 0.
+const FOLLOW_MEMORY: [&str; 4] = [
+    "history_bytes_max",
+    "pending_bytes_max",
+    "buffered_bytes_max",
+    "buffered_bytes_per_address_max",
+];
 
 impl Config {
     /// Checks constraints between keys.
@@ -24,6 +33,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), ConfigErrors> {
         let mut errors = ConfigErrors::default();
         self.validate_changes(&Index::default(), &Config::default(), &mut errors);
+        placeholder::judge(&changes(&Config::default(), self), &mut errors);
         errors.or(())
     }
 
@@ -121,12 +131,20 @@ impl Config {
         if self.api.keys.is_empty() && !self.api.without_key && !has_apps && !clients_publish() {
             warn("api.keys", "nobody can publish", "give your backend a key: `backend = \"...\"`");
         }
-        if self.client.allowed_origins.iter().any(|origin| origin == "*")
-            && !is_loopback(self.server.client_addr)
-        {
+        let origins = &self.client.allowed_origins;
+        let is_cookie = |name: &String| name.eq_ignore_ascii_case("Cookie");
+        let cookies = self.proxies.iter().find(|(_, of)| of.http_headers.iter().any(is_cookie));
+        let anybody = origins.iter().find(|origin| ["*", "null"].contains(&origin.as_str()));
+        if let (Some(anybody), Some((proxy, _))) = (anybody, cookies) {
+            let message = format!(
+                "proxies.{proxy} does not get the cookies of pages that only {anybody:?} admits, as any page could use its visitor's"
+            );
+            let fix = "name your own pages: [\"https://example.com\"]";
+            warn("client.allowed_origins", &message, fix);
+        } else if origins.iter().any(|origin| origin == "*") {
             warn(
                 "client.allowed_origins",
-                "any web page may connect in its visitor's name",
+                "any web page may connect, from its visitor's machine and network",
                 "name your own pages: [\"https://example.com\"]",
             );
         }
@@ -170,8 +188,11 @@ impl Config {
                 format!("set `admin.token`, or bind to 127.0.0.1:{}", admin.port()),
             );
         }
-        if client == admin && client.port() != 0 {
-            let message = format!("it is {admin}, as is `server.client_addr`");
+        if overlap(client, admin) {
+            let message = match client == admin {
+                true => format!("it is {admin}, as is `server.client_addr`"),
+                false => format!("it is {admin}, and `server.client_addr` is {client}"),
+            };
             errors.add("server.admin_addr", message, "give one of them another port");
         }
     }
@@ -300,9 +321,23 @@ impl Config {
                 "`limits.publication_bytes_max`",
             ),
         ] {
-            if value < bound {
+            // 0 follows from the memory, and is never below the bound.
+            if value < bound && !(value == 0 && FOLLOW_MEMORY.contains(&key)) {
                 let path = Path::of("limits").join(key);
                 errors.add(path, because, format!("set it to at least {fix}"));
+            }
+        }
+        let least = 1 << 20;
+        for (key, value) in FOLLOW_MEMORY.into_iter().zip([
+            limits.history_bytes_max,
+            limits.pending_bytes_max,
+            limits.buffered_bytes_max,
+            limits.buffered_bytes_per_address_max,
+        ]) {
+            if (1..least).contains(&value) {
+                let fix =
+                    format!("set it to at least {least}, or to 0: it follows from the memory");
+                errors.add(Path::of("limits").join(key), "it holds next to nothing", fix);
             }
         }
         if !limits.bus_slots.is_power_of_two() {
@@ -445,6 +480,17 @@ fn is_plain_elsewhere(url: &str) -> bool {
     };
     let host = host.unwrap_or_default();
     host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Returns whether one of two addresses has a part of the other, so that the second cannot be bound.
+pub(crate) fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let has = |any: SocketAddr, of: SocketAddr| {
+        // The IPv6 address of all interfaces takes connections of IPv4 as well.
+        any.ip().is_unspecified() && (any.is_ipv6() || of.is_ipv4())
+    };
+    one.port() == other.port()
+        && one.port() != 0
+        && (one == other || has(one, other) || has(other, one))
 }
 
 pub(crate) fn is_loopback(addr: SocketAddr) -> bool {

@@ -63,6 +63,8 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "not spoken to by TLS",
         "a namespace of a tenant does not have it",
         "the upstream says whom to trust",
+        "it stands for a secret, and is none",
+        "nobody would know which port that is",
     ];
     let errors = config.validate().unwrap_err();
     let unexpected: Vec<_> = errors

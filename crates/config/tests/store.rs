@@ -7,8 +7,8 @@ mod kit;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use dunlin_config::store::{AppendError, RecoverySource, RevisionKind, Store};
-use dunlin_config::{Change, ChangeError, Config, ConfigErrors, Secret};
+use dunlin_config::store::{AppendError, InitialConfig, RecoverySource, RevisionKind, Store};
+use dunlin_config::{Change, ChangeError, Config, ConfigError, ConfigErrors, Secret};
 use kit::{Memory, begin, commit, open, open_with, origin, pointer, put};
 use serde_json::json;
 
@@ -138,8 +138,11 @@ fn an_edited_file_adds_what_was_edited_to_what_the_api_did() {
 
     // Not to be read at all: the same.
     let errors: ConfigErrors = Config::from_toml("[client]\nping = 1\n").unwrap_err();
-    let start =
-        dunlin_config::store::InitialConfig { config: Err(errors), name: "dunlin.toml".into() };
+    let start = dunlin_config::store::InitialConfig {
+        config: Err(errors),
+        name: "dunlin.toml".into(),
+        judge: |_, _, _| {},
+    };
     let disk = disk.after_kill();
     let (store, recovery) = Store::open(Some(Box::new(disk)), start.clone(), 0).unwrap();
     assert_eq!(store.head().revision, 4);
@@ -303,4 +306,28 @@ fn the_key_of_a_caller_is_found_and_secrets_are_hidden_until_written_back() {
     assert!(twice.to_string().contains("it is the same key as \"backend\""), "{twice}");
     commit(&mut store, &Change::Delete { pointer: pointer("/api/keys/backend") });
     assert_eq!(store.head().api_key(key), None);
+}
+
+#[test]
+fn settings_on_the_disk_that_the_server_refuses_are_replaced_by_the_newest_that_it_takes() {
+    let disk = Memory::default();
+    let (mut store, _) = open(&disk);
+    assert_eq!(commit(&mut store, &put("/server/name", json!("good"))), 2);
+    assert_eq!(commit(&mut store, &put("/server/name", json!("bad"))), 3);
+    drop(store);
+    // A check that only the server can make, and that the version before did not.
+    let start = InitialConfig {
+        judge: |_, after, errors| {
+            if after.server.name == "bad" {
+                let (line, fix) = (None, None);
+                let (path, message) = ("server.name".into(), "it is bad".to_owned());
+                errors.push(ConfigError { path, line, message, fix });
+            }
+        },
+        ..begin(Config::default())
+    };
+    let (store, recovery) = Store::open(Some(Box::new(disk.after_kill())), start, 0).unwrap();
+    assert_eq!(store.head().config.server.name, "good");
+    let warning = &recovery.warnings[0].message;
+    assert!(warning.contains("server.name: it is bad; revision 2 is used"), "{warning}");
 }

@@ -84,7 +84,10 @@ fn the_admin_port_needs_a_token_where_others_can_reach_it() {
     config.admin.token = Some(secret());
     assert_eq!(config.validate(), Ok(()));
     config.server.client_addr = "127.0.0.1:8001".parse().unwrap();
-    assert_eq!(config.validate(), Ok(()), "another address, the same port");
+    let wrong = "server.admin_addr: it is 0.0.0.0:8001, and `server.client_addr` is 127.0.0.1:8001";
+    assert!(reported(&config)[0].starts_with(wrong), "the kernel gives out a port once");
+    config.server.client_addr = "127.0.0.1:8000".parse().unwrap();
+    assert_eq!(config.validate(), Ok(()));
     config.server.admin_addr = config.server.client_addr;
     assert!(reported(&config)[0].contains("as is `server.client_addr`"));
 }
@@ -622,5 +625,41 @@ proptest! {
         prop_assert_eq!(&Config::from_json(json).unwrap(), &config);
         let toml = toml::to_string(&config).unwrap();
         prop_assert_eq!(&Config::from_toml(&toml).unwrap(), &config);
+    }
+}
+
+#[test]
+fn a_placeholder_is_refused_for_every_secret_of_the_schema() {
+    use dunlin_config::schema::{self, Kind, SchemaNode};
+
+    fn secrets(node: &SchemaNode, path: &[&str], found: &mut Vec<Vec<String>>) {
+        match &node.kind {
+            Kind::Secret => found.push(path.iter().map(|step| (*step).to_owned()).collect()),
+            Kind::Table(keys) => {
+                for (key, node) in keys {
+                    secrets(node, &[path, &[key.as_str()]].concat(), found);
+                }
+            }
+            Kind::Map(node) | Kind::List(node) => secrets(node, &[path, &["name"]].concat(), found),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    secrets(schema::root(), &[], &mut found);
+    assert!(found.len() > 25, "{}", found.len());
+    for steps in found {
+        for placeholder in ["put openssl rand -hex 32 here", "${THE_SECRET_OF_IT}", "..."] {
+            let document = steps.iter().rev().fold(
+                serde_json::json!(placeholder),
+                |value, step| serde_json::json!({ step.as_str(): value }),
+            );
+            let errors = Config::from_json(document).unwrap().validate().unwrap_err();
+            let path = steps.join(".");
+            let is_reported = errors.iter().any(|error| {
+                error.path.to_string() == path && error.message.contains("secret")
+                    || error.message.contains("placeholder")
+            });
+            assert!(is_reported, "{path} = {placeholder:?}: {errors}");
+        }
     }
 }

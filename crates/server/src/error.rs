@@ -18,6 +18,16 @@ pub enum ServeError {
         /// The error of the kernel.
         source: io::Error,
     },
+    /// The TLS of a listener could not be built, and in plain text it must not listen.
+    #[error("cannot listen on {address}: the TLS of {key} cannot be built")]
+    Tls {
+        /// The setting with the address.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What is wrong with it.
+        source: io::Error,
+    },
     /// A listener of `listeners` could not be opened.
     #[error("{0}")]
     Reserve(Box<dunlin_config::ConfigError>),

@@ -53,7 +53,7 @@ use std::sync::Arc;
 
 use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
 use dunlin_config::store::{Directory, InitialConfig, RecoverySource, Store};
-use dunlin_config::{ConfigErrors, Log, Snapshot, Webhooks};
+use dunlin_config::{ConfigErrors, Log, Snapshot};
 
 use crate::admin::{AdminParams, OperatorAccess};
 use crate::auth::revocation::RevocationLog;
@@ -76,6 +76,7 @@ pub use serde_json::json;
 pub use crate::api::request::OptionsOverride;
 pub use crate::control::Ready;
 pub use crate::error::ServeError;
+pub use crate::limits::memory::{Memory, MemoryBounds, MemoryLimit};
 pub use crate::program::{
     Authorizer, CallError, Client, Connect, Decision, DecisionSender, Handle, HttpRequest,
     HttpResponse, Publish, Refresh, Reply, Responder, Rpc, SubRefresh, Subscribe,
@@ -84,7 +85,7 @@ pub use crate::proxy::{
     ConnectResult, DecisionResult, Denial, PublishResult, RefreshResult, RpcResult, SubscribeResult,
 };
 pub use crate::server::Server;
-pub use crate::validation::validate;
+pub use crate::validation::{ValidConfig, errors_of};
 
 /// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the
 /// webhooks thread.
@@ -96,7 +97,7 @@ const OTHER_THREADS: usize = 4;
 pub struct ServeOptions {
     /// The configuration of the file, with command-line flags applied. Its errors are ignored if
     /// `state_dir` has a valid configuration.
-    pub config: Result<Config, ConfigErrors>,
+    pub config: Result<ValidConfig, ConfigErrors>,
     /// The name of the configuration's source: the file's name, or `development`.
     pub source: String,
     /// The directory where revisions are stored, so that they survive a restart; `None` keeps them in memory.
@@ -144,6 +145,7 @@ fn serve_program(
     let (endpoints, others) = endpoints(workers, config.limits.bus_slots as usize)?;
     let doorbells = others.each_ref().map(Endpoint::doorbell);
     let state = Arc::new(new_state(snapshot, workers, others[0].monitor())?);
+    check_listener_tls(&state.settings.load())?;
     if let Some(program) = program {
         program.handle.open(workers).map_err(ServeError::Control)?;
         // The state is new; this is the only writer.
@@ -182,6 +184,19 @@ fn serve_program(
         recovery,
     };
     control.run(on_ready)
+}
+
+/// Checks that the addresses of `server` do not have to listen in plain text because their TLS cannot be built.
+fn check_listener_tls(settings: &Settings) -> Result<(), ServeError> {
+    let server = &settings.config.server;
+    for (key, address, ingress) in [
+        ("server.client_addr", server.client_addr, &server.client_ingress),
+        ("server.admin_addr", server.admin_addr, &server.admin_ingress),
+    ] {
+        let built = settings.tls.server(ingress);
+        built.map_err(|source| ServeError::Tls { key, address, source })?;
+    }
+    Ok(())
 }
 
 /// Opens the operator's access and Unix socket if there is a state directory.
@@ -255,17 +270,19 @@ fn new_state(
     Ok(state)
 }
 
-/// Returns what the report says about push credentials, and about webhooks, that cannot be used any more, although they were
-/// valid when they were set; the others work.
+/// Returns what the report says about what cannot be used any more, although it was valid when it was set: push
+/// credentials, certificates, roots. The rest works.
 fn report_unused(mut unused: ConfigErrors, config: &Config) -> Vec<String> {
-    unused.iter().for_each(|error| tracing::error!("{error}"));
-    validation::webhooks(&Webhooks::default(), &config.webhooks, &mut unused);
+    let mut outside = ConfigErrors::default();
+    validation::outside(&Config::default(), config, &mut outside);
+    unused.add_further(&outside);
+    unused.iter().for_each(|error| tracing::error!("closed: {error}"));
     unused.iter().map(|error| format!("not used: {error}")).collect()
 }
 
 /// Opens the store with the newest valid configuration of its log, its snapshot and the file.
 fn recover(
-    config: Result<Config, ConfigErrors>,
+    config: Result<ValidConfig, ConfigErrors>,
     source: String,
     state_dir: Option<&Path>,
 ) -> Result<(Store, Vec<String>), ServeError> {
@@ -277,7 +294,8 @@ fn recover(
         }
         None => None,
     };
-    let start = InitialConfig { config, name: source };
+    let config = config.map(ValidConfig::into_inner);
+    let start = InitialConfig { config, name: source, judge: validation::settings };
     let (store, recovery) = Store::open(disk, start, unix_ms())
         .map_err(|error| ServeError::Recover(error.to_string()))?;
     let mut report = Vec::new();

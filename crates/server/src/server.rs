@@ -7,7 +7,7 @@ use dunlin_config::{Config, Log};
 use dunlin_protocol::Codec;
 
 use crate::program::{Authorizer, Handle, HttpRequest, Program, Reply};
-use crate::{Ready, ServeError, ServeOptions, serve_program};
+use crate::{Ready, ServeError, ServeOptions, ValidConfig, serve_program};
 
 /// A server with extensions of a program: an [`Authorizer`], additional routes, a custom protocol
 /// ([`Codec`]).
@@ -32,11 +32,11 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Creates a server with these settings, which are validated when it runs. They can be changed live
+    /// Creates a server with these settings. They are validated; [`run`](Server::run) returns their errors. They can be changed live
     /// through the admin port, as with `dunlin serve`.
     pub fn new(config: Config) -> Server {
         let what = ServeOptions {
-            config: config.validate().map(|()| config),
+            config: ValidConfig::new(config),
             source: "the program".to_owned(),
             state_dir: None,
             on_log: Box::new(|_| {}),

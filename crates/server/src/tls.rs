@@ -2,6 +2,9 @@
 //!
 //! All listeners share the certificates; [`ResolvesServerCert`] selects one by the client's server name. A certificate is
 //! opened when it is set, so that an unusable one is rejected with the change, and read again when its files change.
+//! [`peer`] has the TLS of connections that this server makes.
+
+pub(crate) mod peer;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -68,7 +71,8 @@ struct OpenedCertificate {
 }
 
 impl Tls {
-    /// Opens the certificates of a configuration. Omits unusable ones; [`judge`] reports their errors.
+    /// Opens the certificates of a configuration. Omits unusable ones; [`judge`] reports their errors. A listener whose TLS
+    /// cannot be built is closed: [`Tls::server`] returns an error for it.
     pub(crate) fn of(config: &Config, before: Option<(&Config, &Arc<Tls>)>) -> Arc<Tls> {
         fn all(config: &Config) -> impl Iterator<Item = &Ingress> {
             ingresses(config).map(|(_, ingress)| ingress)
@@ -91,16 +95,26 @@ impl Tls {
             let tickets = former.map(|server| Arc::clone(&server.tickets));
             match Server::new(&certificates, ingress, tickets) {
                 Ok(server) => servers.push(server),
-                Err(error) => tracing::error!(%error, "a listener speaks no TLS"),
+                Err(error) => {
+                    tracing::error!(%error, "closed: the TLS of a listener cannot be built");
+                }
             }
         }
         Arc::new(Tls { certificates, servers })
     }
 
-    /// Returns the TLS configuration of a listener; `None` for plain text.
-    pub(crate) fn server(&self, ingress: &Ingress) -> Option<ServerTls> {
+    /// Returns the TLS configuration of a listener; `None` if its settings say that it speaks plain text.
+    ///
+    /// # Errors
+    /// Its TLS could not be built: it must not listen.
+    pub(crate) fn server(&self, ingress: &Ingress) -> io::Result<Option<ServerTls>> {
+        if !ingress.tls {
+            return Ok(None);
+        }
         let server = self.servers.iter().find(|server| server.client_ca == ingress.client_ca);
-        server.filter(|_| ingress.tls).map(|server| server.tls.clone())
+        let missing =
+            || io::Error::other("its TLS cannot be built; see `client_ca` of its ingress");
+        server.map(|server| Some(server.tls.clone())).ok_or_else(missing)
     }
 
     /// When the first of the certificates expires, in Unix seconds; 0 without any.
@@ -205,8 +219,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Validates changed settings: whether each certificate can be opened and is valid now, and the authorities of client
-/// certificates.
+/// Validates changed settings: whether each certificate can be opened and is valid now.
 pub(crate) fn judge(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     for (name, _, certificate) in after.tls.certificates.changes_from(&before.tls.certificates) {
         if let Some(certificate) = certificate
@@ -215,6 +228,10 @@ pub(crate) fn judge(before: &Config, after: &Config, errors: &mut ConfigErrors) 
             errors.push(error);
         }
     }
+}
+
+/// Validates the authorities of client certificates.
+pub(crate) fn judge_authorities(after: &Config, errors: &mut ConfigErrors) {
     for (path, ingress) in ingresses(after) {
         if let Some(Err(sentence)) = ingress.client_ca.as_deref().map(roots) {
             let fix = "set it to the text of the .pem file, all of it";

@@ -1,38 +1,107 @@
-//! Configuration errors that only appear when something is opened: keys, certificates, host names.
+//! The validation of a configuration: every check that it must pass before it is served.
 //!
-//! `dunlin-config` validates everything else. These checks need TLS and token libraries; they run with the change, so that
-//! an error is reported then, not with the first event or push.
+//! `dunlin-config` checks what needs no more than the values. The checks here need libraries for TLS, tokens and expressions, or
+//! open something. [`ValidConfig`] is made by all of them, whoever asks: `dunlin serve`, `dunlin config check`, a program that
+//! embeds the server. A change of a running server is judged by the same functions, for the keys that it changes.
 
 use dunlin_config::{
-    ChannelOptions, Config, ConfigError, ConfigErrors, Map, Path, Tenant, TokenRules, Upstream,
-    Webhooks,
+    ChannelOptions, Config, ConfigError, ConfigErrors, Map, Path, Secret, Tenant, TokenRules,
+    Upstream, Webhooks,
 };
-use dunlin_net::{Tls, Url};
+use dunlin_net::Url;
+use rustls::pki_types::ServerName;
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
-use crate::engines::login::credentials;
+use crate::engines::login::{credentials, is_in_file};
 use crate::namespace::bounded_regex;
-use crate::namespace::expression::{self, Expression};
+use crate::namespace::expression;
+use crate::tls::peer;
 use crate::{auth, push, tls};
 
+/// A configuration that has passed every check: the only kind that is served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValidConfig(Config);
+
+impl ValidConfig {
+    /// Validates a configuration.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with its key and a fix. Checks that open files and read the clock are among
+    /// them: certificates, credentials.
+    pub fn new(config: Config) -> Result<ValidConfig, ConfigErrors> {
+        let errors = errors_of(&config);
+        if errors.is_empty() { Ok(ValidConfig(config)) } else { Err(errors) }
+    }
+
+    /// Returns the configuration.
+    pub fn get(&self) -> &Config {
+        &self.0
+    }
+
+    /// Returns the configuration.
+    pub fn into_inner(self) -> Config {
+        self.0
+    }
+}
+
+/// Returns everything that is wrong with a configuration. [`ValidConfig::new`] refuses one with errors.
+pub fn errors_of(config: &Config) -> ConfigErrors {
+    let mut errors = config.validate().err().unwrap_or_default();
+    let mut further = ConfigErrors::default();
+    changes(&Config::default(), config, &mut further);
+    errors.add_further(&further);
+    errors
+}
+
 /// Validates the differences from a valid configuration.
-///
-/// # Errors
-/// Returns an error for everything that cannot be opened, with its key.
-pub fn validate(before: &Config, after: &Config) -> Result<(), ConfigErrors> {
-    let mut errors = ConfigErrors::default();
-    push::judge(&before.push, &after.push, &mut errors);
-    tls::judge(before, after, &mut errors);
-    webhooks(&before.webhooks, &after.webhooks, &mut errors);
-    engines(before, after, &mut errors);
-    scopes(before, after, &mut errors);
-    expressions(before, after, &mut errors);
+pub(crate) fn changes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    settings(before, after, errors);
+    outside(before, after, errors);
+}
+
+/// Validates the differences from a valid configuration that depend on nothing but the settings. Once valid, they stay
+/// valid: a state directory whose settings do not pass was written by another version.
+pub(crate) fn settings(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    tls::judge_authorities(after, errors);
+    webhooks(&before.webhooks, &after.webhooks, errors);
+    proxies(before, after, errors);
+    engines(before, after, errors);
+    scopes(before, after, errors);
+    expressions(before, after, errors);
     let (old, new) = (&before.client, &after.client);
-    tokens("client.token", old.token.rules(), new.token.rules(), &mut errors);
+    tokens("client.token", old.token.rules(), new.token.rules(), errors);
     let (old, new) = (&old.subscription_token, &new.subscription_token);
-    tokens("client.subscription_token", old.rules(), new.rules(), &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    tokens("client.subscription_token", old.rules(), new.rules(), errors);
+    let none = Tenant::default();
+    for (name, old, new) in after.tenants.changes_from(&before.tenants) {
+        let Some(new) = new else { continue };
+        let path = Path::of("tenants").join(name).join("token_keys");
+        token_keys(&path, &old.map_or(&none, |old| old).token_keys, &new.token_keys, errors);
+    }
+}
+
+/// Validates what the differences use outside the settings: files, the roots of this machine, the clock. It may be gone
+/// when the process starts again. What depends on it is closed then, until it is back.
+pub(crate) fn outside(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    push::judge(&before.push, &after.push, errors);
+    tls::judge(before, after, errors);
+    for (name, _, engine) in after.engines.changes_from(&before.engines) {
+        let Some(engine) = engine.filter(|engine| is_in_file(engine)) else { continue };
+        login(&Path::of("engines").join(name), engine, errors);
+    }
+    let upstreams = after.webhooks.upstreams.changes_from(&before.webhooks.upstreams);
+    let upstreams = upstreams.filter_map(|(name, _, of)| {
+        let of = of.filter(|of| of.tls && of.ca.is_none());
+        of.map(|_| Path::of("webhooks.upstreams").join(name))
+    });
+    let engines = after.engines.changes_from(&before.engines).filter_map(|(name, _, of)| {
+        let of = of.filter(|of| of.tls && of.ca.is_none());
+        of.map(|_| Path::of("engines").join(name))
+    });
+    for path in upstreams.chain(engines) {
+        trust(&path, None, errors);
+    }
 }
 
 /// Compiles every expression of channels: name patterns and permissions.
@@ -73,14 +142,14 @@ fn expressions_of(
 ) {
     if let Some(regex) =
         new.channel_regex.as_ref().filter(|_| old.channel_regex != new.channel_regex)
-        && let Err(error) = bounded_regex::compile(regex)
+        && let Err(error) = bounded_regex::judge(regex)
     {
         errors.push(config_error(path.join("channel_regex"), error, bounded_regex::FIX));
     }
     for ((key, text), (_, before)) in expression::texts(new).into_iter().zip(expression::texts(old))
     {
         if let Some(text) = text.filter(|_| text != before)
-            && let Err(error) = Expression::compile(text)
+            && let Err(error) = expression::judge(text)
         {
             errors.push(config_error(path.join(key), error, expression::FIX));
         }
@@ -104,12 +173,8 @@ fn scopes(before: &Config, after: &Config, errors: &mut ConfigErrors) {
 /// Checks that every token key can be used for verification.
 fn tokens(table: &str, before: TokenRules<'_>, after: TokenRules<'_>, errors: &mut ConfigErrors) {
     let path = Path::of(table);
-    let mut judge = |path: Path, judged: Result<(), &'static str>| {
-        if let Err(why) = judged {
-            let fix = "write the public key as `openssl pkey -pubout` does, all its lines";
-            errors.push(config_error(path, why.into(), fix));
-        }
-    };
+    token_keys(&path.join("keys"), before.keys, after.keys, errors);
+    let mut judge = |path: Path, judged| token_key(path, judged, errors);
     for (key, old, new) in [
         ("hmac_secret", before.hmac_secret, after.hmac_secret),
         ("hmac_secret_previous", before.hmac_secret_previous, after.hmac_secret_previous),
@@ -127,16 +192,11 @@ fn tokens(table: &str, before: TokenRules<'_>, after: TokenRules<'_>, errors: &m
             judge(path.join(key), auth::judge_pem(pem, family));
         }
     }
-    for (kid, _, secret) in after.keys.changes_from(before.keys) {
-        if let Some(secret) = secret {
-            judge(path.join("keys").join(kid), auth::judge(secret));
-        }
-    }
     for (key, old, new) in [
         ("audience_regex", before.audience_regex, after.audience_regex),
         ("issuer_regex", before.issuer_regex, after.issuer_regex),
     ] {
-        if let Some(Err(error)) = new.filter(|_| old != new).map(bounded_regex::compile) {
+        if let Some(Err(error)) = new.filter(|_| old != new).map(bounded_regex::judge) {
             errors.push(config_error(path.join(key), error, bounded_regex::FIX));
         }
     }
@@ -151,40 +211,59 @@ fn tokens(table: &str, before: TokenRules<'_>, after: TokenRules<'_>, errors: &m
         } else if let Err(error) = url {
             add("jwks_public_endpoint", error.to_string(), "write the whole URL");
         }
-        if let Some(Err(error)) = jwks.ca.map(|ca| Tls::with_roots(ca.as_bytes())) {
-            let why = format!("a certificate in it cannot be read: {error}");
-            add("jwks_ca", why, "set it to the text of the .pem file, all of it");
+        if let Some(Err((_, why, fix))) = jwks.ca.map(|ca| peer::trust(Some(ca))) {
+            add("jwks_ca", why, fix);
         }
     }
 }
 
-pub(crate) fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigErrors) {
+fn token_keys(path: &Path, before: &Map<Secret>, after: &Map<Secret>, errors: &mut ConfigErrors) {
+    for (kid, _, secret) in after.changes_from(before) {
+        if let Some(secret) = secret {
+            token_key(path.join(kid), auth::judge(secret), errors);
+        }
+    }
+}
+
+fn token_key(path: Path, judged: Result<(), &'static str>, errors: &mut ConfigErrors) {
+    if let Err(why) = judged {
+        let fix = "write the public key as `openssl pkey -pubout` does, all its lines";
+        errors.push(config_error(path, why.into(), fix));
+    }
+}
+
+fn webhooks(before: &Webhooks, after: &Webhooks, errors: &mut ConfigErrors) {
     for (name, before, after) in after.upstreams.changes_from(&before.upstreams) {
         let Some(after) = after.filter(|after| after.tls) else { continue };
         let path = Path::of("webhooks.upstreams").join(name);
-        let tls = match trust(after.ca.as_deref()) {
-            Ok(tls) => tls,
-            Err((key, sentence, fix)) => {
-                errors.push(config_error(path.join(key), sentence, fix));
-                continue;
-            }
-        };
+        if after.ca.is_some() {
+            trust(&path, after.ca.as_deref(), errors);
+        }
         let none = Upstream::default();
         // The names of members were not checked if TLS was off before.
         let before = before.filter(|before| before.tls).map_or(&none, |before| before);
         for (name, _, member) in after.members.changes_from(&before.members) {
             let Some(member) = member else { continue };
-            if tls.client(host(&member.address)).is_err() {
-                let path = path.join("members").join(name).join("address");
-                let sentence =
-                    format!("no certificate can bear the name {:?}", host(&member.address));
-                errors.push(config_error(
-                    path,
-                    sentence,
-                    "write the name that its certificate has",
-                ));
-            }
+            certified_name(
+                path.join("members").join(name).join("address"),
+                &member.address,
+                errors,
+            );
         }
+    }
+}
+
+/// Checks the roots and the server names of backends with a single address.
+fn proxies(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    for (name, _, proxy) in after.proxies.changes_from(&before.proxies) {
+        let Some(proxy) = proxy.filter(|proxy| proxy.upstream.is_none()) else { continue };
+        let Some(rest) = proxy.endpoint.strip_prefix("https://") else { continue };
+        let path = Path::of("proxies").join(name);
+        if proxy.ca.is_some() {
+            trust(&path, proxy.ca.as_deref(), errors);
+        }
+        let authority = rest.split('/').next().unwrap_or(rest);
+        certified_name(path.join("endpoint"), authority, errors);
     }
 }
 
@@ -193,61 +272,60 @@ fn engines(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     for (name, _, engine) in after.engines.changes_from(&before.engines) {
         let Some(engine) = engine else { continue };
         let path = Path::of("engines").join(name);
-        // Expired credentials are accepted: the node starts, and reports them until they are renewed.
-        if let Some((key, Err(error))) = credentials(engine) {
-            let fix = match key {
-                "nkey_seed" | "nkey_seed_file" => "write what `nk -gen user` made, one line: SU...",
-                _ => "take what `nsc generate creds` wrote, all of it",
-            };
-            errors.push(config_error(path.join(key), error.to_string(), fix));
+        if !is_in_file(engine) {
+            login(&path, engine, errors);
         }
         if !engine.tls {
             continue;
         }
-        let tls = match trust(engine.ca.as_deref()) {
-            Ok(tls) => tls,
-            Err((key, sentence, fix)) => {
-                errors.push(config_error(path.join(key), sentence, fix));
-                continue;
-            }
-        };
-        if let (Some(chain), Some(key)) = (&engine.tls_client_cert, &engine.tls_client_key)
-            && let Err(error) =
-                tls.with_client_certificate(chain.as_bytes(), key.reveal().as_bytes())
-        {
+        if engine.ca.is_some() {
+            trust(&path, engine.ca.as_deref(), errors);
+        }
+        if let Err(error) = peer::judge_identity(engine) {
             let fix =
                 "set both to the text of the .pem files of one pair, the key without a passphrase";
             errors.push(config_error(path.join("tls_client_cert"), error.to_string(), fix));
         }
         for (index, address) in engine.addresses.iter().enumerate() {
-            if tls.client(host(address)).is_err() {
-                let sentence = format!("no certificate can bear the name {:?}", host(address));
-                let path = path.join("addresses").join(index);
-                errors.push(config_error(
-                    path,
-                    sentence,
-                    "write the name that its certificate has",
-                ));
-            }
+            certified_name(path.join("addresses").join(index), address, errors);
         }
     }
 }
 
-/// Creates the TLS configuration that trusts these roots. Otherwise returns the key, the error and how to fix it.
-fn trust(ca: Option<&str>) -> Result<Tls, (&'static str, String, &'static str)> {
-    match ca {
-        Some(ca) => Tls::with_roots(ca.as_bytes()).map_err(|error| {
-            let sentence = format!("a certificate in it cannot be read: {error}");
-            ("ca", sentence, "set it to the text of the .pem file, all of it")
-        }),
-        None => Tls::system().map_err(|error| {
-            ("tls", error.to_string(), "install ca-certificates on this machine, or set `ca`")
-        }),
+/// Checks the credentials of an engine. Expired ones are accepted: the node starts, and reports them until they are
+/// renewed.
+fn login(path: &Path, engine: &dunlin_config::Engine, errors: &mut ConfigErrors) {
+    if let Some((key, Err(error))) = credentials(engine) {
+        let fix = match key {
+            "nkey_seed" | "nkey_seed_file" => "write what `nk -gen user` made, one line: SU...",
+            _ => "take what `nsc generate creds` wrote, all of it",
+        };
+        errors.push(config_error(path.join(key), error.to_string(), fix));
+    }
+}
+
+/// Checks that certificates can be verified with these roots, or with those of this machine.
+fn trust(path: &Path, ca: Option<&str>, errors: &mut ConfigErrors) {
+    if let Err((key, sentence, fix)) = peer::trust(ca) {
+        errors.push(config_error(path.join(key), sentence, fix));
+    }
+}
+
+/// Checks that a certificate can bear the name of a server.
+fn certified_name(path: Path, address: &str, errors: &mut ConfigErrors) {
+    let host = host(address);
+    if ServerName::try_from(host).is_err() {
+        let sentence = format!("no certificate can bear the name {host:?}");
+        errors.push(config_error(path, sentence, "write the name that its certificate has"));
     }
 }
 
 fn host(address: &str) -> &str {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    // An IPv6 address without a port ends with its bracket.
+    let host = match address.rsplit_once(':') {
+        Some((host, _)) if !address.ends_with(']') => host,
+        _ => address,
+    };
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
@@ -276,7 +354,8 @@ mod tests {
     }
 
     fn reported(before: &Config, after: &Config) -> Vec<String> {
-        let errors = validate(before, after).err().unwrap_or_default();
+        let mut errors = ConfigErrors::default();
+        changes(before, after, &mut errors);
         errors.iter().map(|error| format!("{} {}", error.path.pointer(), error.message)).collect()
     }
 

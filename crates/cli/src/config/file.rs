@@ -5,8 +5,10 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use dunlin_config::{Config, ConfigError, ConfigErrors};
+use dunlin_server::ValidConfig;
 use dunlin_wire::text::trim_byte_order_mark;
 
+use super::environment;
 use crate::error::CliError;
 use crate::style;
 
@@ -27,42 +29,31 @@ impl File {
         File { name: if name == "-" { "standard input".to_owned() } else { name }, text }
     }
 
-    /// Returns the file's configuration; [`File::validate`] checks it as a whole.
+    /// Returns the file's configuration alone; [`File::validate`] checks it as a whole.
     pub(crate) fn config(&self) -> Result<Config, CliError> {
         Config::from_toml(&self.text).map_err(|errors| self.invalid(errors))
     }
 
-    /// Returns the errors of its form.
-    pub(crate) fn errors(&self) -> ConfigErrors {
-        Config::from_toml(&self.text).err().unwrap_or_default()
-    }
-
-    /// Refuses a config that must not be served, and warns of what is probably not meant. The config
-    /// may differ from the file by flags.
-    pub(crate) fn validate(&self, config: &Config) -> Result<(), CliError> {
-        config.validate().map_err(|errors| self.invalid(errors))?;
-        // Errors that the server would find when it opens keys and certificates.
-        let opened = dunlin_server::validate(&Config::default(), config);
-        opened.map_err(|errors| self.invalid(errors))?;
-        config.warnings().iter().for_each(style::warning);
-        Ok(())
-    }
-
-    /// Refuses a file that must not be served, with everything that is wrong with it: its form, what does not fit
-    /// together, what cannot be opened.
-    pub(crate) fn check(&self) -> Result<(), CliError> {
+    /// Validates the file with the environment's values and with flags, as `dunlin serve` and `dunlin config check` do: its
+    /// form, what does not fit together, what cannot be opened. Warns of what is probably not meant.
+    ///
+    /// # Errors
+    /// Everything that is wrong, and the same with the lines of the file.
+    pub(crate) fn validate(
+        &self,
+        with_flags: impl FnOnce(Config) -> Config,
+    ) -> Result<ValidConfig, (ConfigErrors, CliError)> {
         let (config, mut errors) = Config::from_toml_partly(&self.text);
-        if let Err(further) = config.validate() {
-            errors.add_further(&further);
-        }
-        if let Err(further) = dunlin_server::validate(&Config::default(), &config) {
-            errors.add_further(&further);
-        }
-        if !errors.is_empty() {
-            return Err(self.invalid(errors));
-        }
-        config.warnings().iter().for_each(style::warning);
-        Ok(())
+        let config = environment::apply(&config, &mut errors);
+        let config = with_flags(config);
+        errors.add_further(&dunlin_server::errors_of(&config));
+        let valid = match errors.is_empty() {
+            true => ValidConfig::new(config),
+            false => Err(errors),
+        };
+        let valid = valid.map_err(|errors| (errors.clone(), self.invalid(errors)))?;
+        valid.get().warnings().iter().for_each(style::warning);
+        Ok(valid)
     }
 
     /// Returns the errors of this file, with their lines if known.

@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use dunlin_config::Config;
 use dunlin_config::centrifugo::{Format, Imported, Mapping, import};
 
 use super::file::{File, text_of};
@@ -54,9 +53,7 @@ pub(super) fn run(path: &Path, output: Option<&Path>) -> Result<(), CliError> {
         ));
     }
     // Report errors that the server would find when it opens keys and certificates.
-    if let Err(errors) = dunlin_server::validate(&Config::default(), &imported.config) {
-        errors.iter().for_each(style::warning);
-    }
+    dunlin_server::errors_of(&imported.config).iter().for_each(style::warning);
     imported.config.warnings().iter().for_each(style::warning);
     Ok(())
 }

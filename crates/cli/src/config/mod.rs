@@ -3,6 +3,7 @@
 mod address;
 mod admin_response;
 mod client;
+pub(crate) mod environment;
 mod file;
 mod import;
 mod key;
@@ -275,7 +276,7 @@ impl Command {
                 style::print(&format!("{}\n", serde_json::to_string_pretty(&schema::json())?))
             }
             Command::Check { file } => {
-                File::read(file)?.check()?;
+                File::read(file)?.validate(|config| config).map_err(|(_, refusal)| refusal)?;
                 style::print(&format!("{}\n", style::paint(style::GOOD, "The file is valid.")))
             }
         }

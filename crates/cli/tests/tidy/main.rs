@@ -152,6 +152,10 @@ fn generated_pages_are_current() {
     assert!(page == docs::markdown(), "docs/CONFIGURATION.md is not current; run `make docs`");
 }
 
+/// What examples have in the place of a secret.
+const PLACEHOLDERS: [&str; 3] =
+    ["\"put openssl rand -hex 32 here\"", "\"put the secret of your app here\"", "\"...\""];
+
 /// What stands between backticks in docs, comments and messages.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
@@ -212,6 +216,22 @@ fn every_metric_that_the_docs_name_exists() {
     report(&complaints);
 }
 
+/// Replaces each placeholder of a secret by another secret.
+fn with_secrets(toml: &str) -> String {
+    let mut secrets = (1_u32..).map(|number| format!("{number:032x}"));
+    toml.lines().fold(String::new(), |mut out, line| {
+        let is_placeholder = PLACEHOLDERS.iter().find(|placeholder| line.contains(*placeholder));
+        match is_placeholder.zip(secrets.next()) {
+            Some((placeholder, secret)) => {
+                out.push_str(&line.replace(placeholder, &format!("\"{secret}\"")));
+            }
+            None => out.push_str(line),
+        }
+        out.push('\n');
+        out
+    })
+}
+
 #[test]
 fn every_configuration_in_the_docs_is_valid() {
     let repository = Repository::read();
@@ -219,7 +239,9 @@ fn every_configuration_in_the_docs_is_valid() {
     let mut judged = 0;
     let mut judge_one = |place: String, toml: &str| {
         judged += 1;
-        let faults = match Config::from_toml(toml) {
+        // The secrets of examples are placeholders, which are refused: everybody who reads the page knows them.
+        let toml = with_secrets(toml);
+        let faults = match Config::from_toml(&toml) {
             Ok(config) => config.validate().err(),
             Err(faults) => Some(faults),
         };
@@ -271,6 +293,57 @@ fn text_is_clean() {
             let dirty = |line: &str| line.ends_with([' ', '\t', '\r']);
             if let Some((number, _)) = (1..).zip(text.split('\n')).find(|(_, line)| dirty(line)) {
                 complaints.push(format!("{name}:{number} ends with a blank"));
+            }
+        }
+    }
+    report(&complaints);
+}
+
+/// What builds a guard of a setting, and the files of the server that may call it. Each of them closes what cannot be built:
+/// it returns no `Result` from which a caller could make "no restriction".
+const GUARDS: [(&str, &[&str]); 6] = [
+    ("RegexBuilder::new(", &["namespace/bounded_regex.rs"]),
+    ("Regex::new(", &[]),
+    ("ENV.compile(", &["namespace/expression.rs"]),
+    ("Tls::system(", &["tls/peer.rs"]),
+    ("WebPkiClientVerifier::", &["tls.rs"]),
+    (
+        "Tls::with_roots(",
+        // All but the first return the error to whoever was about to connect.
+        &[
+            "tls/peer.rs",
+            "auth/key_fetcher.rs",
+            "webhooks/checks.rs",
+            "webhooks/sender.rs",
+            "worker/backends.rs",
+        ],
+    ),
+];
+
+#[test]
+fn a_guard_of_a_setting_is_built_where_it_is_closed_if_it_cannot_be() {
+    let repository = Repository::read();
+    let mut complaints = Vec::new();
+    let of_server = repository.ending(".rs").filter_map(|(name, text)| {
+        let name = name.strip_prefix("crates/server/src/")?;
+        let is_test = name.contains("tests") || name.ends_with("testkit.rs");
+        (!is_test).then_some((name, text))
+    });
+    for (name, text) in of_server {
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        for (call, files) in GUARDS {
+            if code.contains(call) && !files.contains(&name) {
+                complaints.push(format!(
+                    "crates/server/src/{name} calls {call}): a setting that it cannot build must close what it guards, as in {files:?}"
+                ));
+            }
+        }
+        for (at, line) in (1..).zip(code.lines()) {
+            let builds = ["with_roots(", "of_setting(", "tls.client(", "peer::trust("];
+            if line.contains(".ok()") && builds.iter().any(|call| line.contains(call)) {
+                complaints.push(format!(
+                    "crates/server/src/{name}:{at} drops why a guard cannot be built"
+                ));
             }
         }
     }

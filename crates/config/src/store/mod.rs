@@ -31,7 +31,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::edit::Part;
-use crate::{ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot};
+use crate::{ChangedKey, Config, ConfigErrors, Judge, PreparedChange, Snapshot};
 use history::History;
 use log::LogFile;
 use record::Started;
@@ -49,6 +49,8 @@ pub struct InitialConfig {
     pub config: Result<Config, ConfigErrors>,
     /// The name of the file, for messages.
     pub name: String,
+    /// Checks the settings on the disk, beyond [`Config::validate`].
+    pub judge: Judge,
 }
 
 /// Who made a change, when, and from where.

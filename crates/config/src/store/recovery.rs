@@ -14,7 +14,7 @@ use super::{InitialConfig, OpenError, Origin, Revision, RevisionKind, Store};
 use crate::edit::Part;
 use crate::pointer::Pointer;
 use crate::snapshot::{ChangeError, changes};
-use crate::{Change, Snapshot};
+use crate::{Change, Config, ConfigErrors, Judge, Snapshot};
 
 /// The suffix of a damaged file.
 const DAMAGED: &str = ".damaged";
@@ -334,9 +334,13 @@ fn finish(
 ) -> Result<(Store, Recovery), OpenError> {
     let RecoveredLog { history, start: begun, replayed, mut warnings } = reading;
     let source = if replayed { RecoverySource::Log } else { RecoverySource::Snapshot };
+    let judge = start.judge;
     let valid = |revision: &Arc<Revision>| {
         let snapshot = &revision.snapshot;
-        Snapshot::new(snapshot.revision, snapshot.config.clone())
+        let mut errors = ConfigErrors::default();
+        judge(&Config::default(), &snapshot.config, &mut errors);
+        let valid = errors.or(snapshot.config.clone())?;
+        Snapshot::new(snapshot.revision, valid)
     };
     let judged = valid(history.head());
     let mut pairs: Vec<u64> = names
@@ -386,7 +390,7 @@ fn finish(
         let change = Change::Restore(Arc::new(snapshot));
         let comment = format!("revision {} is not valid", head.snapshot.revision);
         let origin = origin(&start.name, &comment, now_unix_ms);
-        store.add(&change, origin).map_err(OpenError::Invalid)?;
+        store.add(&change, origin, judge).map_err(OpenError::Invalid)?;
     }
     store.edited(start, now_unix_ms, &mut warnings);
     if let Some(failure) = store.failure() {
@@ -434,7 +438,7 @@ impl Store {
         let comment = format!("{} was edited", start.name);
         let cluster = self.cluster_position();
         let origin = Origin { cluster, ..origin(&start.name, &comment, now_unix_ms) };
-        match self.add(&Change::Restore(wanted), origin) {
+        match self.add(&Change::Restore(wanted), origin, start.judge) {
             Ok(()) => self.begun_with(Started { name: start.name, config: sparse }),
             Err(errors) => {
                 let message = format!(
@@ -446,8 +450,8 @@ impl Store {
     }
 
     /// Adds a revision made by the start itself.
-    fn add(&mut self, change: &Change, origin: Origin) -> Result<(), crate::ConfigErrors> {
-        let prepared = match self.head().prepare(change, None) {
+    fn add(&mut self, change: &Change, origin: Origin, judge: Judge) -> Result<(), ConfigErrors> {
+        let prepared = match self.head().prepare_judged(change, None, judge) {
             Ok(prepared) => prepared,
             Err(ChangeError::Invalid(errors)) => return Err(errors),
             Err(ChangeError::Conflict(error) | ChangeError::NotFound(error)) => {

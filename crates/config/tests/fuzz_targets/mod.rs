@@ -115,7 +115,11 @@ fn base() -> &'static Arc<Snapshot> {
 fn log(bytes: &[u8]) {
     let disk = Memory::default();
     let open = |disk: &Memory| {
-        let start = InitialConfig { config: Ok(Config::default()), name: "dunlin.toml".into() };
+        let start = InitialConfig {
+            config: Ok(Config::default()),
+            name: "dunlin.toml".into(),
+            judge: |_, _, _| {},
+        };
         Store::open(Some(Box::new(disk.clone())), start, 0).expect("a store")
     };
     drop(open(&disk));

@@ -236,7 +236,7 @@ pub fn origin(who: &str) -> Origin {
 }
 
 pub fn begin(config: Config) -> InitialConfig {
-    InitialConfig { config: Ok(config), name: "dunlin.toml".into() }
+    InitialConfig { config: Ok(config), name: "dunlin.toml".into(), judge: |_, _, _| {} }
 }
 
 pub fn open(disk: &Memory) -> (Store, Recovery) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
-use dunlin_config::{Applies, Change, ChangedKey, PreparedChange, Snapshot};
+use dunlin_config::{Applies, Change, ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot};
 use dunlin_net::{ConnId, TimerId};
 use serde_json::{Value, json};
 
@@ -24,6 +24,7 @@ use crate::control::crash;
 use crate::message::bus::BusMessage;
 use crate::metrics::{ConfigMetric, Metric};
 use crate::state::settings::Settings;
+use crate::validation;
 
 /// How long to spin before workers are asked to report. A turn without a large fan-out takes less, and a report may cost
 /// a wake-up.
@@ -242,25 +243,30 @@ impl Admin {
         base: &Arc<Snapshot>,
         submitted: &SubmittedChange,
     ) -> Result<PreparedChange, ProblemDetails> {
-        let prepared = base
-            .prepare(&submitted.change, submitted.expected)
-            .map_err(|error| ProblemDetails::of_change_error(&error))?;
-        // The contents of a file that this process can read are as secret as the value of a key.
-        let names_files = || {
-            let after = &prepared.snapshot().config;
-            crate::tls::names_files(&base.config, after)
-                || crate::engines::login::names_files(&base.config, after)
+        // The contents of a file that this process can read are as secret as the value of a key. Without the token none is
+        // opened.
+        let names_files = |before: &Config, after: &Config| {
+            crate::tls::names_files(before, after)
+                || crate::engines::login::names_files(before, after)
         };
-        let concerns_secrets =
-            prepared.changes().iter().any(ChangedKey::has_secret) || names_files();
+        let judge = |before: &Config, after: &Config, errors: &mut ConfigErrors| match submitted
+            .secrets
+            || !names_files(before, after)
+        {
+            true => validation::changes(before, after, errors),
+            false => validation::settings(before, after, errors),
+        };
+        let prepared = base
+            .prepare_judged(&submitted.change, submitted.expected, judge)
+            .map_err(|error| ProblemDetails::of_change_error(&error))?;
+        let concerns_secrets = prepared.changes().iter().any(ChangedKey::has_secret)
+            || names_files(&base.config, &prepared.snapshot().config);
         if !submitted.secrets
             && concerns_secrets
             && let ReplyTo::Caller(conn) | ReplyTo::First(conn) = submitted.to
         {
             return Err(self.secrets_need_token(cx, conn));
         }
-        crate::validate(&base.config, &prepared.snapshot().config)
-            .map_err(|faults| ProblemDetails::faults(&problem::INVALID, &faults))?;
         Ok(prepared)
     }
 

@@ -242,7 +242,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let log = store.head().config.log.clone();
     let admin_tokens = store.head().config.admin.clone();
-    let listen = listen_config(&store.head().config, &state.settings.load().tls);
+    let listen = listen_config(&store.head().config, &state.settings.load().tls)?;
     if let Some(socket) = parts.socket {
         let listen = ListenConfig { tls: None, proxies: Arc::default(), ..listen.clone() };
         cx.adopt_listener(socket, &listen)?;
@@ -304,10 +304,12 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     event_loop.run(&mut admin)
 }
 
-fn listen_config(settings: &Config, tls: &Tls) -> ListenConfig {
+/// # Errors
+/// The TLS of the admin port could not be built.
+fn listen_config(settings: &Config, tls: &Tls) -> io::Result<ListenConfig> {
     let mut config = ListenConfig::http();
     let ingress = &settings.server.admin_ingress;
-    config.tls = tls.server(ingress);
+    config.tls = tls.server(ingress)?;
     if ingress.proxy_protocol {
         config.proxies = ingress.proxies().collect();
     }
@@ -315,7 +317,7 @@ fn listen_config(settings: &Config, tls: &Tls) -> ListenConfig {
     config.limits.output_bytes_max = OUTPUT_BYTES_MAX;
     config.limits.body_timeout_ms = BODY_TIMEOUT_MS;
     config.limits.keep_alive_timeout_ms = KEEP_ALIVE_TIMEOUT_MS;
-    config
+    Ok(config)
 }
 
 impl Admin {
@@ -414,22 +416,29 @@ impl Admin {
     /// Applies a confirmed configuration to this thread: its own listener, the workers' initial listeners, admin tokens,
     /// the log.
     fn follow(&mut self, cx: &mut Cx, config: &Config) {
-        let tls = Arc::clone(&self.state.settings.load().tls);
-        let listen = listen_config(config, &tls);
         self.body_bytes_max = config.config.body_bytes_max;
+        let next = self.reservations.serve(config);
+        let tls = Arc::clone(&self.state.settings.load().tls);
         // Connections through a former listener stay.
-        let followed = match (self.reservations.serve(config), self.listener) {
-            (Some(listener), former) => cx.adopt_listener(listener, &listen).map(|next| {
-                self.listener = Some(next);
-                former.into_iter().for_each(|former| cx.close_listener(former));
-            }),
-            (None, Some(former)) if !config.server.admin_tcp => {
+        let followed = match (listen_config(config, &tls), next, self.listener) {
+            (Ok(listen), Some(listener), former) => {
+                cx.adopt_listener(listener, &listen).map(|next| {
+                    self.listener = Some(next);
+                    former.into_iter().for_each(|former| cx.close_listener(former));
+                })
+            }
+            (Ok(listen), None, Some(listener)) if config.server.admin_tcp => {
+                cx.update_listener(listener, &listen)
+            }
+            (Ok(_), None, None) => Ok(()),
+            (listen, _, former) => {
                 self.listener = None;
-                cx.close_listener(former);
+                former.into_iter().for_each(|former| cx.close_listener(former));
+                if let Err(error) = listen {
+                    tracing::error!(%error, "closed: the admin port; the operator's socket serves");
+                }
                 Ok(())
             }
-            (None, Some(listener)) => cx.update_listener(listener, &listen),
-            (None, None) => Ok(()),
         };
         if let Err(error) = followed {
             tracing::error!(%error, "the admin port stays as it was until the next start");

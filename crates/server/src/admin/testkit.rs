@@ -83,7 +83,11 @@ impl TestServer {
         disk: Option<Box<dyn Disk>>,
         has_operator: bool,
     ) -> TestServer {
-        let start = InitialConfig { config: Ok(config), name: "test".into() };
+        let start = InitialConfig {
+            config: Ok(config),
+            name: "test".into(),
+            judge: crate::validation::settings,
+        };
         let (store, _) = Store::open(disk, start, 0).unwrap();
         let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 1024).unwrap();
         let clients = listeners[0].local_addr().unwrap();

@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 
 use dunlin_hub::wildcard;
-use regex::Regex;
 use serde::{Deserialize, Deserializer};
 
-use crate::namespace::bounded_regex::compile;
+use crate::namespace::bounded_regex::BoundedRegex;
 
 /// The most compiled expressions in the cache.
 const COMPILED_MAX: usize = 256;
@@ -142,19 +141,19 @@ impl Capabilities {
 
 /// A cache of compiled expressions, so that sessions hold only their texts.
 #[derive(Debug, Default)]
-pub(crate) struct Regexes(HashMap<Box<str>, Option<Regex>>);
+pub(crate) struct Regexes(HashMap<Box<str>, BoundedRegex>);
 
 impl Regexes {
     /// An expression that does not compile matches nothing.
     fn is_match(&mut self, text: &str, channel: &str) -> bool {
         if let Some(regex) = self.0.get(text) {
-            return regex.as_ref().is_some_and(|regex| regex.is_match(channel));
+            return regex.is_match(channel);
         }
         if self.0.len() >= COMPILED_MAX {
             self.0.clear();
         }
-        let regex = compile(text).ok();
-        let is_match = regex.as_ref().is_some_and(|regex| regex.is_match(channel));
+        let regex = BoundedRegex::of_token(text);
+        let is_match = regex.is_match(channel);
         self.0.insert(text.into(), regex);
         is_match
     }

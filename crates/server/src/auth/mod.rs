@@ -26,7 +26,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use dunlin_config::{ClaimPath, Map, TokenRules};
 use dunlin_hub::Tags;
-use regex::Regex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -40,7 +39,7 @@ use self::jwks::MissingKey;
 pub use self::jwks::{Jwks, KeySet};
 use self::key::Key;
 use self::signature::Algorithm;
-use crate::namespace::bounded_regex::compile;
+use crate::namespace::bounded_regex::BoundedRegex;
 
 pub(crate) use self::key::{Family, fingerprint, judge, judge_pem, judge_secret};
 
@@ -55,7 +54,8 @@ pub struct Verifier {
     /// Public keys without a `kid`.
     public: Vec<Key>,
     /// Keys by the `kid` with which tokens name them.
-    named: BTreeMap<Arc<str>, Key>,
+    /// `None` is a key that cannot be read: a token that names it is refused, and no other key is tried.
+    named: BTreeMap<Arc<str>, Option<Key>>,
     /// Further keys at a URL, by their `kid`.
     jwks: Option<Arc<Jwks>>,
     audience: Rule,
@@ -72,17 +72,16 @@ pub struct Verifier {
 enum Rule {
     Anything,
     Is(String),
-    Matches(Regex),
-    /// The pattern does not compile, so no value matches. [`judge`] rejects such settings.
-    Nothing,
+    Matches(BoundedRegex),
 }
 
 impl Rule {
     fn of(is: Option<&str>, matches: Option<&str>) -> Rule {
-        match (is, matches.map(compile)) {
+        match (is, matches) {
             (Some(is), _) => Rule::Is(is.to_owned()),
-            (None, Some(Ok(regex))) => Rule::Matches(regex),
-            (None, Some(Err(_))) => Rule::Nothing,
+            (None, Some(text)) => {
+                Rule::Matches(BoundedRegex::of_setting("audience_regex or issuer_regex", text))
+            }
             (None, None) => Rule::Anything,
         }
     }
@@ -92,7 +91,6 @@ impl Rule {
             Rule::Anything => true,
             Rule::Is(is) => claims.contains(is),
             Rule::Matches(regex) => claims.iter().any(|claim| regex.is_match(claim)),
-            Rule::Nothing => false,
         }
     }
 }
@@ -208,11 +206,13 @@ impl Verifier {
         let public = [rules.rsa_public_key, rules.ecdsa_public_key, rules.eddsa_public_key];
         let named = rules.keys.iter_shared();
         Verifier {
-            secrets: secrets.into_iter().flatten().filter_map(|key| Key::of(key).ok()).collect(),
-            public: public.into_iter().flatten().filter_map(|key| Key::of_pem(key).ok()).collect(),
-            named: named
-                .filter_map(|(kid, secret)| Some((Arc::clone(kid), Key::of(secret).ok()?)))
+            secrets: secrets.into_iter().flatten().filter_map(|key| usable(Key::of(key))).collect(),
+            public: public
+                .into_iter()
+                .flatten()
+                .filter_map(|key| usable(Key::of_pem(key)))
                 .collect(),
+            named: named.map(|(kid, key)| (Arc::clone(kid), usable(Key::of(key)))).collect(),
             jwks,
             audience: Rule::of(rules.audience, rules.audience_regex),
             issuer: Rule::of(rules.issuer, rules.issuer_regex),
@@ -287,7 +287,7 @@ impl Verifier {
     /// Whether the key with this fingerprint, from [`Identity::key`], is still accepted.
     pub fn keeps(&self, key: u64) -> bool {
         let unnamed = self.secrets.iter().chain(&self.public);
-        unnamed.chain(self.named.values()).any(|of| of.fingerprint == key)
+        unnamed.chain(self.named.values().flatten()).any(|of| of.fingerprint == key)
             || self.jwks.as_ref().is_some_and(|jwks| jwks.fingerprint() == key)
     }
 
@@ -299,7 +299,7 @@ impl Verifier {
     /// Returns the configured key with the token's `kid`, or else those without a `kid`; `None` if the key must be in the set.
     fn candidates(&self, header: &Header) -> Option<&[Key]> {
         match header.kid.as_ref().and_then(|kid| self.named.get(kid.as_str())) {
-            Some(key) => Some(std::slice::from_ref(key)),
+            Some(key) => Some(key.as_slice()),
             // A fetched set contains no secrets.
             None if key::HMAC.contains(&header.alg) => Some(&self.secrets),
             None if self.jwks.is_some() && (header.kid.is_some() || self.public.is_empty()) => None,
@@ -307,6 +307,12 @@ impl Verifier {
             None => Some(&self.public),
         }
     }
+}
+
+/// Returns a key of the settings, which verifies tokens and so can only admit. Validation has refused one that cannot be
+/// read; should one get here all the same, the log says that it verifies nothing.
+fn usable(key: Result<Key, key::KeyError>) -> Option<Key> {
+    key.map_err(|error| tracing::error!(error, "closed: a key of tokens verifies nothing")).ok()
 }
 
 /// Returns the claims of a token, and the fingerprint of the first key that verifies it.

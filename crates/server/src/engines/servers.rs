@@ -4,25 +4,8 @@ use std::num::NonZeroU64;
 
 use dunlin_engine::nats::{Login, NatsConfig, StreamConfig, TlsMode};
 use dunlin_engine::{Server, ServerRole};
-use dunlin_net::Tls;
 
-use crate::engines::login::credentials;
 use crate::namespace::raw_subjects;
-
-/// Returns the TLS configuration, if the servers use TLS. Invalid roots were refused when they were set.
-pub(crate) fn tls_of(config: &dunlin_config::Engine) -> Option<Tls> {
-    let tls = match (config.tls, &config.ca) {
-        (false, _) => None,
-        (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).ok(),
-        (true, None) => Tls::system().ok(),
-    };
-    match (&config.tls_client_cert, &config.tls_client_key) {
-        (Some(chain), Some(key)) => {
-            tls?.with_client_certificate(chain.as_bytes(), key.reveal().as_bytes()).ok()
-        }
-        _ => tls,
-    }
-}
 
 /// The servers of an engine.
 pub(crate) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<Server> {
@@ -34,7 +17,8 @@ pub(crate) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<S
     config.addresses.iter().map(server).collect()
 }
 
-/// Returns the configuration of a NATS engine. Reads the files with credentials.
+/// Returns the configuration of a NATS engine, without the credentials: they are read for each connection, because a JWT
+/// expires and its file is replaced.
 pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
     let reveal = |secret: &Option<dunlin_config::Secret>| {
         secret.as_ref().map(|secret| secret.reveal().to_owned())
@@ -52,8 +36,7 @@ pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
             user: config.user.as_deref().map(str::to_owned),
             password: reveal(&config.password),
             token: reveal(&config.token),
-            // Invalid credentials were refused when they were set.
-            credentials: credentials(config).and_then(|(_, read)| read.ok()),
+            credentials: None,
         },
         prefix: config.prefix.to_string(),
         tls: match (config.tls, config.tls_handshake_first) {

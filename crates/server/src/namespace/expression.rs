@@ -3,6 +3,7 @@
 //! The cost of an expression is bounded when it is set: it has no loops, no regular expressions and few nodes, and its
 //! inputs are limited (the channel's name, the user, 16 KiB of `meta`). So evaluation does not need to count steps.
 
+use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, operators};
@@ -52,10 +53,10 @@ pub(crate) const FIX: &str =
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
-/// A compiled expression.
+/// An expression of a setting. One that does not compile permits nothing.
 #[derive(Debug)]
 pub(crate) struct Expression {
-    program: Program,
+    program: Option<Program>,
     text: Box<str>,
     looks_at_meta: bool,
     /// Whether it uses the channel's name, so that its result may differ between channels.
@@ -88,10 +89,12 @@ impl PartialEq for Expression {
 }
 
 impl Expressions {
-    /// Compiles the expressions of a namespace; `None` if it has none. Validation has already rejected invalid ones.
-    pub(crate) fn of(rules: &ChannelOptions) -> Option<Arc<Expressions>> {
-        let [subscribe, publish, history, presence] =
-            texts(rules).map(|(_, text)| Expression::compile(text?).ok());
+    /// Compiles the expressions of a namespace; `None` if it has none.
+    pub(crate) fn of(namespace: &str, rules: &ChannelOptions) -> Option<Arc<Expressions>> {
+        let [subscribe, publish, history, presence] = texts(rules).map(|(key, text)| {
+            let key = format_args!("{key} of namespace {namespace:?}");
+            text.map(|text| Expression::of_setting(key, text))
+        });
         let all = Expressions { subscribe, publish, history, presence };
         (all != Expressions::default()).then(|| Arc::new(all))
     }
@@ -101,6 +104,14 @@ impl Expressions {
         let all = [&self.subscribe, &self.publish, &self.history, &self.presence];
         all.into_iter().flatten().any(|of| of.looks_at_meta)
     }
+}
+
+/// Validates an expression.
+///
+/// # Errors
+/// It does not compile, may take too long, or uses an unknown variable.
+pub(crate) fn judge(text: &str) -> Result<(), String> {
+    Expression::compile(text).map(drop)
 }
 
 /// Returns the expressions of a namespace with their keys.
@@ -114,9 +125,17 @@ pub(crate) fn texts(rules: &ChannelOptions) -> [(&'static str, Option<&str>); 4]
 }
 
 impl Expression {
-    /// # Errors
-    /// It does not compile, may take too long, or uses an unknown variable.
-    pub(crate) fn compile(text: &str) -> Result<Expression, String> {
+    /// Compiles the expression of a setting. [`judge`] has refused one that does not compile; should one get here all the
+    /// same, the log says that it permits nothing.
+    pub(crate) fn of_setting(key: impl Display, text: &str) -> Expression {
+        Expression::compile(text).unwrap_or_else(|error| {
+            tracing::error!(%key, error, "closed: this expression does not compile, so it permits nothing");
+            let (looks_at_meta, looks_at_channel) = (false, false);
+            Expression { program: None, text: text.into(), looks_at_meta, looks_at_channel }
+        })
+    }
+
+    fn compile(text: &str) -> Result<Expression, String> {
         if text.len() > BYTES_MAX {
             return Err(format!("it has more than {BYTES_MAX} bytes"));
         }
@@ -139,11 +158,13 @@ impl Expression {
         }
         let looks_at_meta = references.has_variable("meta");
         let looks_at_channel = references.has_variable("channel");
+        let program = Some(program);
         Ok(Expression { program, text: text.into(), looks_at_meta, looks_at_channel })
     }
 
     /// Whether the expression yields `true`. An error, for a missing field for instance, counts as `false`.
     pub(crate) fn admits(&self, asked: &ExpressionInput<'_>) -> bool {
+        let Some(program) = &self.program else { return false };
         let mut context = Context::with_env(Arc::clone(&ENV));
         context.add_variable_from_value("user", asked.user);
         context.add_variable_from_value("channel", asked.channel);
@@ -156,7 +177,7 @@ impl Expression {
         {
             context.add_variable_from_value("meta", meta);
         }
-        matches!(self.program.execute(&context), Ok(Value::Bool(true)))
+        matches!(program.execute(&context), Ok(Value::Bool(true)))
     }
 }
 

@@ -5,14 +5,13 @@ pub(crate) mod expression;
 
 use std::sync::Arc;
 
+use crate::namespace::bounded_regex::BoundedRegex;
+use crate::namespace::expression::Expressions;
+use crate::pusher::ChannelVariants;
 use dunlin_config::{Config, DeltaType, Map, Overflow, RecoveryMode, split_channel};
 use dunlin_engine::nats::RawSubjects;
 use dunlin_hub::wildcard::NameKind;
 use dunlin_hub::{ChannelOptions, glob};
-use regex::Regex;
-
-use crate::namespace::expression::Expressions;
-use crate::pusher::ChannelVariants;
 
 /// The options of a namespace in the configuration.
 type Rules = dunlin_config::ChannelOptions;
@@ -25,7 +24,7 @@ pub(crate) struct Namespace {
     /// Permissions by expressions, in addition to those of `rules`.
     pub(crate) expressions: Option<Arc<Expressions>>,
     /// The `channel_regex` that names of its channels must match.
-    regex: Option<NameRegex>,
+    regex: Option<BoundedRegex>,
     /// The options for the hub, shared by all operations on its channels.
     pub(crate) options: Arc<ChannelOptions>,
     /// For the namespace of a Pusher app: its variants for channels whose names have a special prefix.
@@ -54,16 +53,6 @@ impl Namespace {
     }
 }
 
-/// A compiled `channel_regex`.
-#[derive(Clone)]
-struct NameRegex(Regex);
-
-impl PartialEq for NameRegex {
-    fn eq(&self, other: &NameRegex) -> bool {
-        self.0.as_str() == other.0.as_str()
-    }
-}
-
 /// Finds the namespace of a channel: by its prefix in `named`, or `any` if the prefix is unknown, or `without` if it has
 /// none.
 pub(crate) fn find_namespace<'n>(
@@ -81,7 +70,7 @@ pub(crate) fn find_namespace<'n>(
     };
     let pattern = namespace.rules.name_pattern.as_ref();
     let admits = pattern.is_none_or(|pattern| glob::matches(pattern.as_str(), name))
-        && namespace.regex.as_ref().is_none_or(|NameRegex(regex)| regex.is_match(name));
+        && namespace.regex.as_ref().is_none_or(|regex| regex.is_match(name));
     if namespace.wildcard.is_some() || namespace.subjects.is_some() {
         return namespace.of_nats(channel).filter(|_| admits);
     }
@@ -97,8 +86,10 @@ pub(crate) fn namespace(
     config: &Config,
     kinds: Option<ChannelVariants>,
 ) -> Namespace {
-    // Validation has already rejected an expression that does not compile.
-    let regex = rules.channel_regex.as_deref().and_then(|text| bounded_regex::compile(text).ok());
+    let regex = rules.channel_regex.as_deref();
+    let regex = regex.map(|text| {
+        BoundedRegex::of_setting(format_args!("channel_regex of namespace {name:?}"), text)
+    });
     let options = channel_options(name, rules, config);
     let variants = kinds.map(|kinds| {
         let variant = |variant| {
@@ -116,8 +107,8 @@ pub(crate) fn namespace(
         };
         Arc::new(std::array::from_fn(variant))
     });
-    let (rules, regex) = (rules.clone(), regex.map(NameRegex));
-    let expressions = Expressions::of(&rules);
+    let rules = rules.clone();
+    let expressions = Expressions::of(name, &rules);
     let wildcard = rules.wildcards.then(|| {
         Arc::new(Namespace {
             rules: rules.clone(),
@@ -178,5 +169,28 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
             .unwrap_or(u32::MAX),
         recovery_publications_max: config.limits.recovery_messages_max,
         recovery_bytes_max: config.limits.answer_bytes_max.min(config.limits.outbox_bytes_max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_regex_that_does_not_compile_admits_no_name() {
+        let regex = |text: &str| {
+            let rules = Rules { channel_regex: Some(text.into()), ..Rules::default() };
+            let namespaces: Map<Namespace> =
+                [("chat", namespace("chat", &rules, &Config::development(), None))]
+                    .into_iter()
+                    .collect();
+            let without = namespace("", &Rules::default(), &Config::development(), None);
+            let admits = |name: &str| find_namespace(&namespaces, None, &without, name).is_some();
+            ["chat:a", "chat:1", "chat:", "chat:[a-z+"].map(admits)
+        };
+        assert_eq!(regex("^[a-z]+$"), [true, false, false, false]);
+        for broken in ["^[a-z+$", "(", "a{1000}{1000}"] {
+            assert_eq!(regex(broken), [false; 4], "{broken}");
+        }
     }
 }

@@ -29,6 +29,7 @@ fn with(certificates: &[(&str, Certificate)]) -> Config {
 fn judged(after: &Config) -> Vec<ConfigError> {
     let mut errors = ConfigErrors::default();
     judge(&Config::development(), after, &mut errors);
+    judge_authorities(after, &mut errors);
     errors.iter().cloned().collect()
 }
 
@@ -205,4 +206,25 @@ fn what_did_not_change_is_shared_so_that_sessions_are_resumed() {
     let (before, tls) = (&tls.servers[0].tickets, Tls::of(&next, Some((&config, &tls))));
     assert!(Arc::ptr_eq(before, &tls.servers[0].tickets));
     assert_eq!(names_in_use(&tls), ["a.example", "a.example"]);
+}
+
+#[test]
+fn a_listener_whose_tls_cannot_be_built_does_not_listen() {
+    let (chain, key) = pair(&["a.example"]);
+    let mut config = with(&[("a", inline(&chain, &key.serialize_pem()))]);
+    config.server.admin_ingress.tls = true;
+    let server = |config: &Config| {
+        let tls = Tls::of(config, None);
+        let ingresses = [&config.server.client_ingress, &config.server.admin_ingress];
+        ingresses.map(|ingress| tls.server(ingress).map(|built| built.is_some()).ok())
+    };
+    assert_eq!(server(&config), [Some(true), Some(true)]);
+    let half = &chain[..chain.len() / 2];
+    for client_ca in ["", "no PEM", half] {
+        config.server.client_ingress.client_ca = Some(client_ca.into());
+        config.server.admin_ingress.client_ca = Some(client_ca.into());
+        assert_eq!(server(&config), [None, None], "{client_ca:?}: neither TLS nor plain text");
+    }
+    config.server.client_ingress = Ingress::default();
+    assert_eq!(server(&config)[0], Some(false), "plain text is what its settings say");
 }

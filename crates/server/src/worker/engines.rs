@@ -16,14 +16,15 @@ use dunlin_engine::{
 use dunlin_hub::engine::NamespaceEngine;
 use dunlin_hub::{ChannelOptions, Now, wildcard};
 use dunlin_net::redis::{Client, ClientConfig, Received};
-use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId, Tls};
+use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId};
 
 use super::Worker;
 
 use super::link::{Link, Role};
 use super::nats::NatsConnection;
-use crate::engines::servers::{nats_config, servers, tls_of};
+use crate::engines::servers::{nats_config, servers};
 use crate::engines::stats::{EngineSample, EngineStats, EnginesStats};
+use crate::tls::peer::PeerTls;
 
 /// The name of a connection in a server's `CLIENT LIST`.
 const NAME: &str = "dunlin";
@@ -117,7 +118,7 @@ impl Machine {
 /// Connections, indexed by shard id.
 struct RedisConnections {
     config: Arc<dunlin_config::Engine>,
-    tls: Option<Tls>,
+    tls: PeerTls,
     clients: Vec<Option<Client>>,
     /// Commands of connections that were closed for good, not yet reported to the engine.
     lost: Vec<(ShardId, u64, bool)>,
@@ -309,7 +310,7 @@ impl Engines {
 
 impl RedisConnections {
     fn new(config: Arc<dunlin_config::Engine>) -> RedisConnections {
-        let tls = tls_of(&config);
+        let tls = PeerTls::of_engine(&config);
         RedisConnections { config, tls, clients: Vec::new(), lost: Vec::new() }
     }
 
@@ -324,8 +325,7 @@ impl RedisConnections {
         let auth = password.as_ref().map(|password| {
             (user.as_deref().unwrap_or("default").to_owned(), password.reveal().to_owned())
         });
-        // Validation of the settings refuses server names that are invalid in a certificate, and unreadable roots.
-        let tls = self.tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
+        let tls = self.tls.client(&server.host);
         let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
         ClientConfig {
             auth,

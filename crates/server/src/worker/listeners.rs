@@ -122,9 +122,9 @@ impl<'w> Listeners<'w> {
                 continue;
             }
             let Some(place) = place_of(new, &open.name) else { continue };
-            let listen = listen_config(after, place);
-            cx.update_listener(open.id, &listen)
-                .map_err(|error| format!("{}: {error}", key_of(&open.name)))?;
+            let updated = listen_config(after, place)
+                .and_then(|listen| cx.update_listener(open.id, &listen).map(|()| listen));
+            let listen = updated.map_err(|error| format!("{}: {error}", key_of(&open.name)))?;
             (open.proxies, open.speaks_tls) = (proxies(place), listen.tls.is_some());
         }
         Ok(())
@@ -163,7 +163,7 @@ impl<'w> Listeners<'w> {
         settings: &Settings,
         (name, place): (&Arc<str>, ListenerSpec<'_>),
     ) -> io::Result<OpenListener> {
-        let listen = listen_config(settings, place);
+        let listen = listen_config(settings, place)?;
         let id = if name.is_empty() && state.is_boot(place.address) {
             let id = cx.adopt_listener(self.boot.try_clone()?, &listen)?;
             cx.set_backlog(id, listen.backlog)?;
@@ -226,7 +226,9 @@ fn clamp(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
-fn listen_config(settings: &Settings, place: ListenerSpec<'_>) -> ListenConfig {
+/// # Errors
+/// Its TLS could not be built.
+fn listen_config(settings: &Settings, place: ListenerSpec<'_>) -> io::Result<ListenConfig> {
     let limits = &settings.config.limits;
     let mut listen = ListenConfig::http();
     listen.limits.http = http::Limits {
@@ -240,11 +242,11 @@ fn listen_config(settings: &Settings, place: ListenerSpec<'_>) -> ListenConfig {
     listen.limits.keep_alive_timeout_ms = NonZeroU64::new(limits.keep_alive_timeout_ms);
     listen.reuse_port = true;
     listen.backlog = clamp(place.backlog);
-    listen.tls = settings.tls.server(place.ingress);
+    listen.tls = settings.tls.server(place.ingress)?;
     if place.ingress.proxy_protocol {
         listen.proxies = proxies(place);
     }
-    listen
+    Ok(listen)
 }
 
 fn key_of(name: &str) -> String {

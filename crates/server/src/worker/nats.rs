@@ -6,22 +6,21 @@ use std::sync::Arc;
 
 use dunlin_engine::nats::{Credentials, CredentialsError, NatsEngine, Pipe};
 use dunlin_engine::{LinkFull, Server};
-use dunlin_net::{ConnId, ConnectConfig, Context, Limits, Tls};
+use dunlin_net::{ConnId, ConnectConfig, Context, Limits};
 
 use super::link::Link;
-use crate::engines::login::{credentials, is_in_file};
-use crate::engines::servers::tls_of;
+use crate::engines::login::credentials;
+use crate::tls::peer::PeerTls;
 
 /// The connection, and how the next is made.
 pub(super) struct NatsConnection {
     connect: ConnectConfig,
-    tls: Option<Tls>,
+    tls: PeerTls,
     conn: Option<ConnId>,
     /// Why the connection that was asked for could not even be begun.
     failed: Option<io::Error>,
-    /// Where the login is, if that is a file.
-    file: Option<Arc<dunlin_config::Engine>>,
-    /// What was read there for the connection that is being made.
+    config: Arc<dunlin_config::Engine>,
+    /// The credentials that were read for the connection that is being made.
     read: Option<Result<Credentials, CredentialsError>>,
 }
 
@@ -36,8 +35,8 @@ impl NatsConnection {
         let limits = Limits { output_bytes_max: config.queue_bytes_max, ..Limits::default() };
         let timeout_ms = NonZeroU64::new(config.connect_timeout_ms);
         let connect = ConnectConfig { limits, timeout_ms, ..ConnectConfig::default() };
-        let file = is_in_file(config).then(|| Arc::clone(config));
-        NatsConnection { connect, tls: tls_of(config), conn: None, failed: None, file, read: None }
+        let (tls, config) = (PeerTls::of_engine(config), Arc::clone(config));
+        NatsConnection { connect, tls, conn: None, failed: None, config, read: None }
     }
 
     pub(super) fn owns(&self, conn: ConnId) -> bool {
@@ -70,12 +69,10 @@ impl NatsConnection {
 impl Pipe for NatsConnectionOnLoop<'_> {
     fn open(&mut self, server: &Server, tls_first: bool) {
         self.close();
-        let NatsConnection { connect, tls, conn, failed, file, read } = &mut *self.connection;
-        // A name that no certificate can bear was refused when it was set.
-        let tls = tls.as_ref().filter(|_| tls_first);
-        connect.tls = tls.and_then(|tls| tls.client(&server.host).ok());
-        // It may have been replaced: a JWT is over in time.
-        *read = file.as_ref().and_then(|config| Some(credentials(config)?.1));
+        let NatsConnection { config, connect, tls, conn, failed, read } = &mut *self.connection;
+        connect.tls = tls_first.then(|| tls.client(&server.host)).flatten();
+        // A file may have been replaced: a JWT is over in time.
+        *read = credentials(config).map(|(_, read)| read);
         match self.cx.connect_name(&server.host, server.port, connect) {
             Ok(new) => *conn = Some(new),
             Err(error) => *failed = Some(error),
@@ -83,9 +80,9 @@ impl Pipe for NatsConnectionOnLoop<'_> {
     }
 
     fn begin_tls(&mut self, server: &Server, unread: &[u8]) -> Result<(), String> {
-        let tls = self.connection.tls.as_ref().and_then(|tls| tls.client(&server.host).ok());
+        let tls = self.connection.tls.client(&server.host);
         let (Some(tls), Some(conn)) = (tls, self.connection.conn) else {
-            return Err("the settings of TLS cannot be used".to_owned());
+            return Err("the settings say that it speaks plain text".to_owned());
         };
         let timeout_ms = self.connection.connect.timeout_ms;
         let begun = self.cx.begin_tls(conn, &tls, unread, timeout_ms);

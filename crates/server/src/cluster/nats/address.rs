@@ -6,7 +6,6 @@ use std::time::Duration;
 use dunlin_config::Engine;
 use dunlin_engine::Server;
 use dunlin_engine::nats::{NatsConfig, ServerInfo, TlsMode, greeting, refusal_of_text};
-use dunlin_net::Tls;
 use dunlin_wire::nats::{Limits, Operation, encode_connect, parse};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -19,8 +18,9 @@ use crate::cluster::byte_stream::ByteStream;
 use crate::cluster::condition::Condition;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
-use crate::engines::login::{credentials, is_in_file};
-use crate::engines::servers::{nats_config, tls_of};
+use crate::engines::login::credentials;
+use crate::engines::servers::nats_config;
+use crate::tls::peer::PeerTls;
 
 /// The largest greeting of a server, in bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
@@ -30,7 +30,7 @@ const GREETING_BYTES_MAX: usize = 64 << 10;
 pub(in crate::cluster) struct NatsAddress {
     pub(super) engine: Arc<Engine>,
     config: Arc<NatsConfig>,
-    tls: Option<Tls>,
+    tls: PeerTls,
     /// The prefix of the cluster's subjects.
     pub(in crate::cluster) prefix: Arc<str>,
 }
@@ -42,7 +42,7 @@ impl NatsAddress {
         NatsAddress {
             engine: Arc::clone(engine),
             config: config.into(),
-            tls: tls_of(engine),
+            tls: PeerTls::of_engine(engine),
             prefix,
         }
     }
@@ -59,15 +59,12 @@ impl NatsAddress {
         messages: &Inbox,
     ) -> Result<NatsLink, StoreError> {
         let mut config = NatsConfig::clone(&self.config);
-        if is_in_file(&self.engine) {
-            // The file may have been replaced, because a JWT expires.
-            match credentials(&self.engine) {
-                Some((_, Ok(read))) => config.login.credentials = Some(read),
-                Some((_, Err(error))) => {
-                    return Err(refused(Condition::BadCredentials, &error.to_string()));
-                }
-                None => {}
+        match credentials(&self.engine) {
+            Some((_, Ok(read))) => config.login.credentials = Some(read),
+            Some((_, Err(error))) => {
+                return Err(refused(Condition::BadCredentials, &error.to_string()));
             }
+            None => {}
         }
         let bound = Duration::from_millis(self.engine.connect_timeout_ms);
         let mut last = StoreError::Closed("there is no server".into());
@@ -136,8 +133,8 @@ impl NatsAddress {
     ) -> Result<Box<dyn ByteStream>, StoreError> {
         let failed =
             |error: &dyn std::fmt::Display| refused(Condition::TlsFailed, &error.to_string());
-        let Some(tls) = &self.tls else {
-            return Err(failed(&"the settings of TLS cannot be used"));
+        let Some(tls) = self.tls.config() else {
+            return Err(failed(&"the settings say that it speaks plain text"));
         };
         let name = rustls::pki_types::ServerName::try_from(server.host.clone());
         let name = name.map_err(|error| failed(&error))?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
-use dunlin_net::Tls;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -15,6 +14,7 @@ use super::refused;
 use crate::cluster::byte_stream::ByteStream;
 use crate::cluster::inbox::Inbox;
 use crate::cluster::store::StoreError;
+use crate::tls::peer::PeerTls;
 
 /// The most redirections between nodes of a Redis Cluster.
 const REDIRECTIONS_MAX: usize = 4;
@@ -23,7 +23,7 @@ const REDIRECTIONS_MAX: usize = 4;
 #[derive(Clone)]
 pub(in crate::cluster) struct RedisAddress {
     engine: Arc<Engine>,
-    tls: Result<Option<Tls>, Arc<str>>,
+    tls: PeerTls,
     /// The prefix of all keys and channels of the cluster.
     pub(in crate::cluster) prefix: Arc<str>,
 }
@@ -40,18 +40,6 @@ impl RedisAddress {
     }
 
     pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> RedisAddress {
-        let tls = match (engine.tls, &engine.ca) {
-            (false, _) => Ok(None),
-            (true, None) => Tls::system().map(Some),
-            (true, Some(ca)) => Tls::with_roots(ca.as_bytes()).map(Some),
-        };
-        let tls =
-            tls.and_then(|tls| match (tls, &engine.tls_client_cert, &engine.tls_client_key) {
-                (Some(tls), Some(chain), Some(key)) => {
-                    tls.with_client_certificate(chain.as_bytes(), key.reveal().as_bytes()).map(Some)
-                }
-                (tls, ..) => Ok(tls),
-            });
         // Pub/sub ignores the database number.
         let base = match engine.database {
             0 => engine.prefix.to_string(),
@@ -62,7 +50,7 @@ impl RedisAddress {
             EngineTopology::Cluster => format!("{{{base}:cluster}}"),
             _ => format!("{base}:cluster"),
         };
-        let tls = tls.map_err(|error| error.to_string().into());
+        let tls = PeerTls::of_engine(engine);
         RedisAddress { engine: Arc::clone(engine), tls, prefix: prefix.into() }
     }
 
@@ -154,10 +142,9 @@ impl RedisAddress {
     }
 
     async fn connect(&self, server: &str) -> io::Result<Box<dyn ByteStream>> {
-        let tls = self.tls.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
-        let Some(tls) = tls else { return Ok(Box::new(stream)) };
+        let Some(tls) = self.tls.config() else { return Ok(Box::new(stream)) };
         let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
         let host = host.trim_matches(['[', ']']).to_owned();
         let name = rustls::pki_types::ServerName::try_from(host).map_err(io::Error::other)?;
