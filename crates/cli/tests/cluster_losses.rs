@@ -43,9 +43,20 @@ fn a_node_that_may_serve_though_its_lease_has_ended_is_named(kind: Kind) {
     cluster.nodes[0].until("alone", |of| alive(of) == 1);
     let message = disconnect(&cluster);
     assert!(message.contains("no answer from web-1;"), "{message}");
+    let error = &cluster.nodes[0].api("disconnect", json!({ "user": "bob" }))["error"];
+    assert_eq!((&error["answered"], &error["unreachable"]), (&json!(["web-0"]), &json!(["web-1"])));
+    let reached = &cluster.nodes[0].api("channels", json!({}))["result"];
+    assert_eq!(reached["unreachable"], Value::Null, "a call that reads waits for no dead node");
     cluster.nodes[1] = cluster.nodes[1].restarted();
     cluster.nodes[0].until("together", |of| alive(of) == 2);
     until("it is back", || disconnect(&cluster).is_empty());
+    // Regression test: who had crashed, come back and then left was named for five minutes, since the process that had crashed
+    // had not left.
+    let pid = cluster.nodes[1].served.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    cluster.nodes[1].served.child.wait().unwrap();
+    cluster.nodes[0].until("alone", |of| alive(of) == 1);
+    assert_eq!(disconnect(&cluster), "");
 }
 
 /// Regression: revocations known to living nodes were not written again.

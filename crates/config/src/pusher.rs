@@ -15,7 +15,8 @@ use crate::{Config, LIVE, Map, NEW_CONNECTIONS, Secret};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PusherConfig {
-    /// Time without input after which a client pings the server, and the server pings a client.
+    /// Time without input after which a client pings the server, and the server pings a client. Proxies between them must
+    /// keep idle connections for longer; most do so for 60 s.
     #[schemars(range(min = 1_000, max = 3_600_000), extend("x-applies" = NEW_CONNECTIONS))]
     pub activity_timeout_ms: u64,
     /// How long a client may take to answer a ping. Below `activity_timeout_ms`.
@@ -28,7 +29,7 @@ pub struct PusherConfig {
 
 impl Default for PusherConfig {
     fn default() -> PusherConfig {
-        PusherConfig { activity_timeout_ms: 120_000, pong_timeout_ms: 30_000, apps: Map::new() }
+        PusherConfig { activity_timeout_ms: 30_000, pong_timeout_ms: 10_000, apps: Map::new() }
     }
 }
 

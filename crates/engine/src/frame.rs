@@ -14,7 +14,8 @@
 //! message Publication { bytes data = 1; uint32 format = 2; bool delta = 3; uint64 time_ms = 4;
 //!                       repeated Tag tags = 5; string key = 6; Info info = 7; uint64 except = 8; }
 //! message Tag         { string name = 1; string value = 2; }
-//! message Info        { string user = 1; uint64 client = 2; optional bytes conn_info = 3; optional bytes chan_info = 4; }
+//! message Info        { string user = 1; uint64 client = 2; optional bytes conn_info = 3; optional bytes chan_info = 4;
+//!                       bool user_is_number = 5; }
 //! ```
 //!
 //! A reader skips unknown fields and kinds. A change that an older reader would misread needs another version; a node that
@@ -139,6 +140,7 @@ pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u
                         writer.element(number, json);
                     }
                 }
+                writer.bool(5, info.user_is_number);
             });
         }
         writer.unsigned(8, publication.except.map_or(0, SessionId::to_u64));
@@ -185,6 +187,7 @@ fn decode_info(message: &[u8]) -> Result<ClientInfo, ProtobufError> {
     let mut user = "";
     let mut client = 0;
     let (mut conn_info, mut chan_info) = (None, None);
+    let mut user_is_number = false;
     for field in Fields::of(message) {
         let field = field?;
         match field.number {
@@ -192,11 +195,19 @@ fn decode_info(message: &[u8]) -> Result<ClientInfo, ProtobufError> {
             2 => client = field.value.uint64()?,
             3 => conn_info = Some(field.value.bytes()?.into()),
             4 => chan_info = Some(field.value.bytes()?.into()),
+            5 => user_is_number = field.value.bool()?,
             _ => {}
         }
     }
     let client = SessionId::from_u64(client).ok_or(ProtobufError::Range)?;
-    Ok(ClientInfo { user: user.into(), client, foreign_client: None, conn_info, chan_info })
+    Ok(ClientInfo {
+        user: user.into(),
+        user_is_number,
+        client,
+        foreign_client: None,
+        conn_info,
+        chan_info,
+    })
 }
 
 #[cfg(test)]
@@ -214,6 +225,7 @@ mod tests {
             Arc::new(ClientInfo {
                 user: user.into(),
                 client,
+                user_is_number: false,
                 foreign_client: None,
                 conn_info,
                 chan_info,

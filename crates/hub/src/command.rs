@@ -68,7 +68,7 @@ pub struct SubscribeOptions {
     /// Do not send the join of this session to itself.
     pub skip_own_join: bool,
     /// The user in the presence of this channel; `None`: the session's user.
-    pub member: Option<Box<str>>,
+    pub member: Option<MemberUser>,
     /// Return the presence list with the subscription: [`Subscribed::members`](crate::Subscribed).
     pub list_members: bool,
     /// Raw JSON about the connection in this channel, for [`ClientInfo`](crate::ClientInfo).
@@ -81,6 +81,21 @@ pub struct SubscribeOptions {
     pub announce: bool,
     /// Raw JSON for the announcement.
     pub data: Option<Box<[u8]>>,
+}
+
+/// The user as whom a session is present in a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberUser {
+    /// The name, or the text of the number.
+    pub name: Box<str>,
+    /// See [`ClientInfo::user_is_number`](crate::ClientInfo).
+    pub is_number: bool,
+}
+
+impl From<&str> for MemberUser {
+    fn from(name: &str) -> MemberUser {
+        MemberUser { name: name.into(), is_number: false }
+    }
 }
 
 impl SubscribeOptions {

@@ -45,7 +45,7 @@ type Users = HashMap<ArcStr, u32, RandomState>;
 
 /// A session with only its user and no other information. Two words, because most are such and every client may be one.
 struct PlainMember {
-    /// The session, above one bit for each flag of [`HomeMember`].
+    /// The session, above one bit for each flag of [`HomeMember`] and its [`ClientInfo`].
     session: u64,
     user: ArcStr,
 }
@@ -54,14 +54,17 @@ const _: () = assert!(size_of::<PlainMember>() == 16);
 
 const PRESENCE: u64 = 1;
 const JOIN_LEAVE: u64 = 2;
-const SESSION_SHIFT: u32 = 2;
+const NUMBER: u64 = 4;
+const SESSION_SHIFT: u32 = 3;
 
 impl PlainMember {
     /// Returns `None` if the member has more information.
     fn of(member: &HomeMember) -> Option<Self> {
         let HomeMember { info, presence, join_leave } = member;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };
-        let flags = flag(*presence, PRESENCE) | flag(*join_leave, JOIN_LEAVE);
+        let flags = flag(*presence, PRESENCE)
+            | flag(*join_leave, JOIN_LEAVE)
+            | flag(info.user_is_number, NUMBER);
         let is_plain = info.conn_info.is_none() && info.chan_info.is_none();
         is_plain.then(|| Self {
             session: info.client.to_u64() << SESSION_SHIFT | flags,
@@ -88,6 +91,7 @@ impl From<&PlainMember> for HomeMember {
         let (user, client) = (member.user.clone(), member.session());
         let info = Arc::new(ClientInfo {
             user,
+            user_is_number: member.is(NUMBER),
             client,
             foreign_client: None,
             conn_info: None,
@@ -183,6 +187,11 @@ impl Members {
         self.described.iter().flat_map(|members| members.values())
     }
 
+    /// Returns the users, if they are counted.
+    pub(crate) fn users(&self) -> impl Iterator<Item = &ArcStr> {
+        self.users.iter().flat_map(|users| users.keys())
+    }
+
     /// Begins to count the sessions of each user.
     pub(crate) fn count_users(&mut self) {
         if self.users.is_none() {
@@ -195,10 +204,18 @@ impl Members {
         }
     }
 
-    /// Whether there is a place for a session of this user beside `users_max` users; 0: always.
-    pub(crate) fn has_place(&self, user: &str, users_max: u32) -> bool {
+    /// Whether there is a place for a session of this user among `users_max` users, of which these are on other nodes.
+    pub(crate) fn has_place<'a>(
+        &self,
+        user: &str,
+        users_max: u32,
+        mut elsewhere: impl Iterator<Item = &'a ArcStr> + Clone,
+    ) -> bool {
         let Some(users) = &self.users else { return true };
-        users.len() < users_max as usize || users.contains_key(user)
+        let others = || elsewhere.clone().filter(|user| !users.contains_key(*user)).count();
+        users.len() + others() < users_max as usize
+            || users.contains_key(user)
+            || elsewhere.any(|of| *of == *user)
     }
 
     /// Adds a session, or replaces its entry.
@@ -301,6 +318,7 @@ mod tests {
         let chan_info = chan_info.map(|info| info.as_bytes().into());
         let info = Arc::new(ClientInfo {
             user: user.into(),
+            user_is_number: number.is_multiple_of(5),
             client,
             foreign_client: None,
             conn_info: None,
@@ -313,15 +331,16 @@ mod tests {
         }
     }
 
-    /// Session, user, what is known of him, presence, join and leave.
-    type Listed = (u64, String, Option<Box<[u8]>>, bool, bool);
+    /// Session, user, what is known of him, whether he is a number, presence, join and leave.
+    type Listed = (u64, String, Option<Box<[u8]>>, bool, bool, bool);
 
     fn listed(members: &Members) -> Vec<Listed> {
         let mut listed: Vec<_> = members
             .iter()
             .map(|HomeMember { info, presence, join_leave }| {
                 let (number, user) = (info.client.to_u64(), info.user.to_string());
-                (number, user, info.chan_info.clone(), presence, join_leave)
+                let is_number = info.user_is_number;
+                (number, user, info.chan_info.clone(), is_number, presence, join_leave)
             })
             .collect();
         listed.sort();
@@ -372,9 +391,14 @@ mod tests {
         members.insert(member(3, "bob", None));
         members.insert(member(3, "bob", None));
         assert_eq!((members.sessions_of("ada"), members.sessions_of("bob")), (Some(2), Some(1)));
-        assert!(members.has_place("bob", 2) && !members.has_place("eve", 2));
+        assert!(members.has_place("bob", 2, [].iter()) && !members.has_place("eve", 2, [].iter()));
         members.remove(SessionId::from_u64(3).unwrap());
-        assert!(members.has_place("eve", 2));
+        assert!(members.has_place("eve", 2, [].iter()));
+        let [bob, eve] = ["bob", "eve"].map(ArcStr::from);
+        // "ada" is here; others are on other nodes.
+        assert!(!members.has_place("dan", 2, [bob.clone()].iter()));
+        assert!(members.has_place("dan", 3, [bob.clone()].iter()));
+        assert!(members.has_place("eve", 3, [bob, eve].iter()), "she has her place already");
         assert_eq!(members.sessions_of("bob"), Some(0));
     }
 }

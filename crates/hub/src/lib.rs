@@ -30,6 +30,7 @@ mod pacing;
 mod pending_requests;
 mod position;
 mod publication;
+mod remote_members;
 mod session;
 mod session_id;
 mod shares;
@@ -45,8 +46,8 @@ mod worker_set;
 pub use broadcast::BroadcastStatus;
 pub use channel_event::{ChannelEvent, ChannelEventFilter, UnsubscribeCause};
 pub use command::{
-    DisconnectUser, Flush, HistoryFilter, HubStats, NewSession, RefreshUser, SendToUser,
-    SessionFilter, SessionView, SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    DisconnectUser, Flush, HistoryFilter, HubStats, MemberUser, NewSession, RefreshUser,
+    SendToUser, SessionFilter, SessionView, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};
@@ -61,6 +62,7 @@ pub use position::{Epoch, StreamPosition};
 pub use publication::{
     ClientInfo, NewPublication, PayloadFormat, Publication, PublicationParts, Tags,
 };
+pub use remote_members::{MemberListError, MemberListRequest};
 pub use session_id::{
     BOOTS_MAX, InvalidSessionId, NODES_MAX, SESSIONS_MAX, SessionId, WORKERS_MAX,
 };

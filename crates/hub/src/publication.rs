@@ -201,6 +201,9 @@ fn publication_cost(data: usize, tags: &Tags, key: Option<&str>) -> usize {
 pub struct ClientInfo {
     /// The user, empty if anonymous. The text is shared.
     pub user: ArcStr,
+    /// Its backend named the user by a JSON number, whose text `user` is. Protocols that pass on a user as the backend
+    /// has written it write a number.
+    pub user_is_number: bool,
     /// The session.
     pub client: SessionId,
     /// The client's id on a server of another kind that shares the channel. `client` is then not a session id, but a

@@ -89,6 +89,7 @@ fn who_joins_elsewhere_is_announced_to_subscribers_here_and_to_nobody_where_ther
     let client = SessionId::pack(77, 1, 1, 1, 1);
     let info = ClientInfo {
         client,
+        user_is_number: false,
         foreign_client: None,
         user: "bob".into(),
         conn_info: None,

@@ -467,6 +467,7 @@ mod tests {
     #[test]
     fn the_other_pushes_as_the_documentation_has_them() {
         let info = ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             user: "2694".into(),
             client: SessionId::from_u64(9_007_199_254_740_991).unwrap(),

@@ -304,6 +304,7 @@ mod tests {
     #[test]
     fn a_publication_carries_its_place_and_its_data_as_they_are() {
         let info = ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             user: "ada".into(),
             client: SessionId::from_u64(42).unwrap(),

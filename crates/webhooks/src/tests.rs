@@ -598,6 +598,7 @@ fn a_hook_of_an_app_posts_as_pusher_does() {
     let (channel, user): (Arc<str>, Box<str>) = ("shop:presence-a".into(), "7".into());
     harness.emit(HookEventBody::Member { channel: Arc::clone(&channel), user, added: true });
     let info = dunlin_hub::ClientInfo {
+        user_is_number: false,
         foreign_client: None,
         user: "7".into(),
         client: session,

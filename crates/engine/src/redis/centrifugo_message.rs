@@ -229,7 +229,14 @@ fn decode_info(message: &[u8]) -> Result<Option<ClientInfo>, ProtobufError> {
         Err(_) if id.is_empty() && user.is_empty() => return Ok(None),
         Err(_) => (number_of(id), Some(id.into())),
     };
-    Ok(Some(ClientInfo { user: user.into(), client, foreign_client, conn_info, chan_info }))
+    Ok(Some(ClientInfo {
+        user: user.into(),
+        client,
+        user_is_number: false,
+        foreign_client,
+        conn_info,
+        chan_info,
+    }))
 }
 
 /// Returns raw JSON on one line; `None` for anything else, which cannot be sent to clients.

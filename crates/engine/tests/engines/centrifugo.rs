@@ -141,6 +141,7 @@ fn joins_and_leaves_are_said_to_centrifugo_and_heard_of_it() {
     let info = std::sync::Arc::new(ClientInfo {
         user: "bob".into(),
         client: SessionId::from_u64(77).unwrap(),
+        user_is_number: false,
         foreign_client: None,
         conn_info: None,
         chan_info: None,

@@ -109,6 +109,7 @@ fn all_of_a_publication_crosses() {
     let mut fleet = Fleet::new(&deployment.topology, 2);
     fleet.subscribe(0, "a", KEPT);
     let info = ClientInfo {
+        user_is_number: false,
         foreign_client: None,
         user: "ada".into(),
         client: SessionId::from_u64(77).unwrap(),

@@ -100,10 +100,8 @@ impl Hub {
                 }
             }
             EngineEvent::Announced { channel, info, joined } => {
-                if let Some(at) = self.agent_of(engine, &channel)
-                    && !self.homes[at].interest.is_empty()
-                {
-                    self.announce(at, &info, joined);
+                if self.agent_of(engine, &channel).is_some() {
+                    self.note_remote(&channel, &info, joined);
                 }
             }
             EngineEvent::Lineage { channel, epoch, inherits } => {

@@ -168,10 +168,14 @@ impl Hub {
         }
     }
 
-    /// The number of the user's sessions in a channel; `None`: users are not counted.
+    /// The number of the user's sessions in a channel, on all nodes as far as they are known; `None`: users are not counted.
     fn sessions_of_member(&self, at: u32, user: &str) -> Option<u32> {
         match &self.homes[at].members {
-            Some(members) => members.sessions_of(user),
+            Some(members) => {
+                let channel = &self.homes[at].name;
+                let elsewhere = self.remote_members.sessions_of(channel, user);
+                members.sessions_of(user).map(|sessions| sessions + elsewhere)
+            }
             None => None,
         }
     }
@@ -193,6 +197,7 @@ mod tests {
         let client = SessionId::from_u64(number).expect("53 bits");
         Arc::new(ClientInfo {
             client,
+            user_is_number: false,
             foreign_client: None,
             user: "".into(),
             conn_info: None,

@@ -22,6 +22,7 @@ use crate::session_id::SessionId;
 
 impl Hub {
     pub(super) fn home_subscribe(&mut self, from: u8, asked: SubscribeRequest) {
+        let Some(asked) = self.wait_for_members(from, asked) else { return };
         if let Some(engine) = self.engines.of(&asked.options.namespace) {
             return self.agent_subscribe(engine, from, asked);
         }
@@ -74,9 +75,10 @@ impl Hub {
             return;
         }
         if let (Some(info), Some(users_max)) = (member.as_deref(), options.presence_users_max) {
+            let elsewhere = self.remote_members.users(&self.homes[at].name);
             let members = self.homes[at].members.get_or_insert_default();
             members.count_users();
-            if !members.has_place(&info.user, users_max) {
+            if !members.has_place(&info.user, users_max, elsewhere) {
                 self.remove_members_if_empty(at);
                 self.remove_if_empty(at);
                 self.reply(from, request, ReplyContent::Failed(Error::LimitExceeded));
@@ -135,6 +137,9 @@ impl Hub {
         member: Option<SessionId>,
         last: bool,
     ) {
+        if last || member.is_some() {
+            self.remote_members.forget_waiting(channel, from, member.filter(|_| !last));
+        }
         let Some(at) = self.homes.find(&self.names, channel) else { return };
         if last || member.is_some() {
             self.forget_waiting(at, from, member.filter(|_| !last));
@@ -345,6 +350,7 @@ impl Hub {
     ) -> Option<Vec<Arc<ClientInfo>>> {
         let members = self.homes[at].members.iter().flat_map(|members| members.iter());
         let present = members.filter(|member| member.presence).map(|member| member.info);
+        let present = present.chain(self.remote_members.members(&self.homes[at].name));
         let mut users = HashSet::new();
         let (mut known, mut bytes) = (Vec::new(), 0);
         let channel = (at, self.homes[at].incarnation);

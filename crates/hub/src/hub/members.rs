@@ -3,20 +3,37 @@
 use std::sync::Arc;
 
 use super::Hub;
-use crate::config::Now;
+use crate::channel_event::ChannelEvent;
 use crate::home_channel::HomeMember;
 use crate::member_event::MemberEvent;
-use crate::publication::ClientInfo;
 
 impl Hub {
-    /// Enables or disables the recording of joins and leaves of members.
+    /// Enables or disables the recording of joins and leaves of members, for a store that several nodes share. If it is
+    /// enabled, subscribers that list members get those of all nodes: [`Hub::poll_member_list`].
     pub fn record_members(&mut self, recorded: bool) {
         self.members_recorded = recorded;
+        if !recorded {
+            self.end_remote_members();
+        }
     }
 
     /// Returns the next recorded join or leave. Call until `None` after each [`Hub::poll_event`].
     pub fn poll_member_event(&mut self) -> Option<MemberEvent> {
         self.member_events.pop_front()
+    }
+
+    /// Channels at home here with subscribers, and users in them if they are counted, as if they had just come.
+    pub fn occupied(&self) -> impl Iterator<Item = ChannelEvent> {
+        let homes = self.homes.iter().filter(|(_, home)| !home.interest.is_empty());
+        homes.flat_map(|(_, home)| {
+            let channel = Arc::clone(&home.name);
+            let users = home.members.iter().flat_map(|members| members.users());
+            let users = users.map(move |user| {
+                let (channel, user) = (Arc::clone(&home.name), user.as_str().into());
+                ChannelEvent::Member { channel, user, added: true }
+            });
+            std::iter::once(ChannelEvent::Occupied { channel, occupied: true }).chain(users)
+        })
     }
 
     /// All members of channels at home here, as joins.
@@ -25,24 +42,6 @@ impl Hub {
             let members = home.members.iter().flat_map(|members| members.iter());
             members.map(|member| member.event(&home.name, true))
         })
-    }
-
-    /// Announces that a session of another process has joined or left a channel, to its subscribers here, if
-    /// the channel is at home here.
-    pub fn announce_remote(
-        &mut self,
-        now: Now,
-        channel: &str,
-        info: &Arc<ClientInfo>,
-        joined: bool,
-    ) {
-        self.now = now;
-        if let Some(at) = self.homes.find(&self.names, channel)
-            && !self.homes[at].interest.is_empty()
-        {
-            self.announce(at, info, joined);
-        }
-        self.run();
     }
 
     /// Records that a member is added to or removed from the list.

@@ -10,6 +10,7 @@ mod members;
 mod operation;
 mod overflow;
 mod pacing;
+mod remote;
 mod repair;
 mod restart;
 mod scatter_gather;
@@ -52,6 +53,7 @@ use crate::node_numbers::NodeNumbers;
 use crate::pending_requests::{PendingRequests, Waiter};
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::ClientInfo;
+use crate::remote_members::RemoteMembers;
 use crate::session::Session;
 use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
 use crate::shares::Shares;
@@ -152,6 +154,7 @@ pub struct Hub {
     channel_events: VecDeque<ChannelEvent>,
     members_recorded: bool,
     member_events: VecDeque<MemberEvent>,
+    remote_members: RemoteMembers,
     /// Messages, including own ones, that wait until the events before them are taken.
     inbound: VecDeque<(u8, HubMessageKind)>,
     running: bool,
@@ -229,6 +232,7 @@ impl Hub {
             channel_events: VecDeque::new(),
             members_recorded: false,
             member_events: VecDeque::new(),
+            remote_members: RemoteMembers::default(),
             inbound: VecDeque::new(),
             running: false,
             stats: HubStats::default(),

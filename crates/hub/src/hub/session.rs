@@ -8,7 +8,7 @@ use arcstr::ArcStr;
 use super::Hub;
 use crate::channel::{LISTED, Subscription};
 use crate::channel_event::UnsubscribeCause;
-use crate::command::{NewSession, SessionView};
+use crate::command::{MemberUser, NewSession, SessionView};
 use crate::config::Now;
 use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::error::Error;
@@ -300,13 +300,16 @@ impl Hub {
     pub(super) fn new_client_info(
         &self,
         slot: u32,
-        user: Option<Box<str>>,
+        member: Option<MemberUser>,
         chan_info: Option<Box<[u8]>>,
     ) -> Arc<ClientInfo> {
         Arc::new(ClientInfo {
+            user_is_number: member.as_ref().is_some_and(|of| of.is_number),
             foreign_client: None,
-            user: user
-                .map_or_else(|| self.users.shared_name(self.sessions[slot].user), ArcStr::from),
+            user: member.map_or_else(
+                || self.users.shared_name(self.sessions[slot].user),
+                |of| ArcStr::from(of.name),
+            ),
             client: self.id_of(slot),
             conn_info: self.conn_infos.get(&slot).cloned(),
             chan_info,

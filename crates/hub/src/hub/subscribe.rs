@@ -123,9 +123,9 @@ impl Hub {
         let listed = options.presence || options.join_leave;
         let local = !listed
             && known.is_some_and(|at| self.can_answer(&self.channels[at], options, recover));
-        let (user, chan_info) = (subscribe.member.take(), subscribe.chan_info.take());
-        let says_more = user.is_some() || chan_info.is_some();
-        let info = (listed || says_more).then(|| self.new_client_info(slot, user, chan_info));
+        let (member, chan_info) = (subscribe.member.take(), subscribe.chan_info.take());
+        let says_more = member.is_some() || chan_info.is_some();
+        let info = (listed || says_more).then(|| self.new_client_info(slot, member, chan_info));
         let list_members = subscribe.list_members;
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let flags = flag(listed, LISTED) | flag(subscribe.skip_own_join, SKIPS_OWN_JOIN);

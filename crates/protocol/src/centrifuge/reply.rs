@@ -448,6 +448,7 @@ mod tests {
     #[test]
     fn presence_history_and_the_small_ones() {
         let info = Arc::new(ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             user: "42".into(),
             client: SessionId::from_u64(5).unwrap(),

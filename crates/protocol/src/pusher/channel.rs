@@ -66,6 +66,11 @@ pub fn pusher_name(channel: &str) -> &str {
     channel.split_once(':').map_or(channel, |(_, name)| name)
 }
 
+/// Returns the name of a user's channel, on which backends send to all connections of the user.
+pub fn server_to_user_channel(user: &str) -> String {
+    format!("{SERVER_TO_USER}{user}")
+}
+
 /// Returns the user whose channel this is.
 pub fn server_to_user(name: &str) -> Option<&str> {
     name.strip_prefix(SERVER_TO_USER)

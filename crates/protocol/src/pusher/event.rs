@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use dunlin_hub::{ClientInfo, Outgoing};
+use dunlin_hub::{ClientInfo, Outgoing, Publication};
 
 use super::channel::{ChannelKind, pusher_name};
-use super::payload::{event_name, write_data};
+use super::payload::{event_name, write_data, write_user_id};
 use super::{PusherCode, SocketId};
 use crate::json::{Object, write_string};
 
@@ -62,7 +62,7 @@ pub fn write_subscription_succeeded(out: &mut Vec<u8>, channel: &str, members: &
         if at > 0 {
             ids.push(b',');
         }
-        write_string(ids, &member.user);
+        write_user_id(ids, member);
     }
     ids.push(b']');
     let mut hash = Object::begin(presence.key("hash"));
@@ -107,6 +107,15 @@ pub fn write_cache_miss(out: &mut Vec<u8>, channel: &str) {
     event.end();
 }
 
+/// Writes the last event of a cache channel, and for how many seconds it is kept, for an answer of the HTTP API.
+pub fn write_cached(out: &mut Vec<u8>, publication: &Publication, ttl_s: u64) {
+    let mut cached = Object::begin(out);
+    cached.string("event", event_name(publication));
+    write_data(cached.key("data"), publication);
+    cached.integer("ttl", ttl_s);
+    cached.end();
+}
+
 /// Writes a push of the hub, except a disconnect. Writes nothing for a push that this protocol does not support.
 pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
     match *outgoing {
@@ -125,7 +134,7 @@ pub fn write_push(out: &mut Vec<u8>, outgoing: &Outgoing<'_>) {
                 && ChannelKind::of(channel) == ChannelKind::Presence
             {
                 out.extend_from_slice(b",\"user_id\":");
-                write_string(out, &info.user);
+                write_user_id(out, info);
             }
             out.push(b'}');
         }
@@ -158,7 +167,7 @@ fn write_member(out: &mut Vec<u8>, event: &str, channel: &str, info: &ClientInfo
     }
     let mut data = Vec::with_capacity(96);
     let mut member = Object::begin(&mut data);
-    member.string("user_id", &info.user);
+    write_user_id(member.key("user_id"), info);
     if with_info {
         member.raw("user_info", info_of(info));
     }
@@ -184,13 +193,14 @@ fn write_event(out: &mut Vec<u8>, event: &str, channel: Option<&str>, data: &str
 
 #[cfg(test)]
 mod tests {
-    use dunlin_hub::{Publication, PublicationParts, SessionId};
+    use dunlin_hub::{PublicationParts, SessionId};
     use serde_json::{Value, json};
 
     use super::*;
 
     fn info(user: &str, number: u64, chan_info: Option<&str>) -> Arc<ClientInfo> {
         Arc::new(ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             user: user.into(),
             client: SessionId::from_u64(number).unwrap(),
@@ -280,6 +290,33 @@ mod tests {
         assert_eq!(removed["data"], r#"{"user_id":"7"}"#);
         assert_eq!(push(&Outgoing::Join { channel, info, of_user: false }), Value::Null);
         assert_eq!(push(&Outgoing::Leave { channel: "c:news", info, of_user: true }), Value::Null);
+    }
+
+    /// Regression test: a number became a string, and applications that compare it with `===` found nobody.
+    #[test]
+    fn a_user_whose_id_was_sent_as_a_number_is_a_number_in_each_event() {
+        let member =
+            Arc::new(ClientInfo { user_is_number: true, ..(*info("10", 1, None)).clone() });
+        let channel = "c:presence-a";
+        let event = written(|out| {
+            write_subscription_succeeded(
+                out,
+                "presence-a",
+                &[Arc::clone(&member), info("a", 2, None)],
+            );
+        });
+        let data: Value = serde_json::from_str(event["data"].as_str().unwrap()).unwrap();
+        assert_eq!(data["presence"]["ids"], json!([10, "a"]));
+        assert_eq!(data["presence"]["hash"], json!({"10": null, "a": null}));
+        let push = |outgoing: &Outgoing<'_>| written(|out| write_push(out, outgoing));
+        let added = push(&Outgoing::Join { channel, info: &member, of_user: true });
+        assert_eq!(added["data"], r#"{"user_id":10,"user_info":null}"#);
+        let removed = push(&Outgoing::Leave { channel, info: &member, of_user: true });
+        assert_eq!(removed["data"], r#"{"user_id":10}"#);
+        let info = Some(member);
+        let publication = PublicationParts { info, ..parts(Some("client-a"), "1") }.into();
+        let sent = push(&Outgoing::Publication { channel, publication: &publication });
+        assert_eq!(sent["user_id"], 10);
     }
 
     #[test]

@@ -16,10 +16,12 @@ mod message;
 mod payload;
 mod socket_id;
 
-pub use channel::{ChannelKind, NAME_BYTES_MAX, is_name, pusher_name, server_to_user};
+pub use channel::{
+    ChannelKind, NAME_BYTES_MAX, is_name, pusher_name, server_to_user, server_to_user_channel,
+};
 pub use code::PusherCode;
 pub use message::{Message, MessageError, Messages, SignIn, Subscribe};
-pub use payload::{EVENT_TAG, Member, payload_of_text};
+pub use payload::{EVENT_TAG, Member, is_reserved, payload_of_text, write_user_id};
 pub use socket_id::{SocketId, presence_channel_text, private_channel_text, sign_in_text};
 
 /// Supported versions of the protocol. Before 5, payloads were not strings, and events had other names.

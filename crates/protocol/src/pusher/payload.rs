@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dunlin_hub::tenant::has_mark;
-use dunlin_hub::{PayloadFormat, Publication};
+use dunlin_hub::{ClientInfo, PayloadFormat, Publication};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -48,15 +48,17 @@ pub(super) fn event_name(publication: &Publication) -> &str {
 }
 
 /// Returns whether the name is reserved for protocol events.
-pub(super) fn is_reserved(event: &str) -> bool {
+pub fn is_reserved(event: &str) -> bool {
     event.starts_with("pusher:") || event.starts_with("pusher_internal:")
 }
 
 /// A member of a presence channel: the `channel_data` of a subscription, or the `user_data` of a sign-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Not empty; a number is converted to its digits.
+    /// Not empty; the text of a number.
     pub user_id: String,
+    /// The backend named the user by a number. Clients of this protocol get it as it was sent.
+    pub is_number: bool,
     /// Raw JSON.
     pub user_info: Option<Box<[u8]>>,
 }
@@ -77,8 +79,9 @@ impl Member {
         }
         let ObjectOnly(Data { user_id, user_info }) = serde_json::from_str(text)
             .map_err(|error| format!("channel_data is no JSON object with a user_id: {error}"))?;
-        let user_id = user_id_of(user_id).map_err(|why| format!("channel_data.user_id {why}"))?;
-        Ok(Member { user_id, user_info: info_of(user_info, "channel_data.user_info")? })
+        let (user_id, is_number) =
+            user_id_of(user_id).map_err(|why| format!("channel_data.user_id {why}"))?;
+        Ok(Member { user_id, is_number, user_info: info_of(user_info, "channel_data.user_info")? })
     }
 
     /// Parses the `user_data` of a sign-in.
@@ -96,23 +99,33 @@ impl Member {
         }
         let ObjectOnly(Data { id, user_info }) = serde_json::from_str(text)
             .map_err(|error| format!("user_data is no JSON object with an id: {error}"))?;
-        let user_id = user_id_of(id).map_err(|why| format!("user_data.id {why}"))?;
-        Ok(Member { user_id, user_info: info_of(user_info, "user_data.user_info")? })
+        let (user_id, is_number) = user_id_of(id).map_err(|why| format!("user_data.id {why}"))?;
+        Ok(Member { user_id, is_number, user_info: info_of(user_info, "user_data.user_info")? })
     }
 }
 
-fn user_id_of(raw: &RawValue) -> Result<String, &'static str> {
+/// Writes the id of a member as the backend named it: a number or a string.
+pub fn write_user_id(out: &mut Vec<u8>, member: &ClientInfo) {
+    match member.user_is_number {
+        true => out.extend_from_slice(member.user.as_bytes()),
+        false => write_string(out, &member.user),
+    }
+}
+
+/// Returns an id, and whether it is a number.
+fn user_id_of(raw: &RawValue) -> Result<(String, bool), &'static str> {
     let text = raw.get();
+    let is_number = text.starts_with(|first: char| first.is_ascii_digit() || first == '-');
     let id = if text.starts_with('"') {
         serde_json::from_str::<String>(text).map_err(|_| "is no string")?
-    } else if text.starts_with(|first: char| first.is_ascii_digit() || first == '-') {
+    } else if is_number {
         text.to_owned()
     } else {
         return Err("is neither a string nor a number");
     };
     match id.len() {
         _ if has_mark(&id) => Err("has U+0001"),
-        1..=USER_ID_BYTES_MAX => Ok(id),
+        1..=USER_ID_BYTES_MAX => Ok((id, is_number)),
         _ => Err("has no bytes, or more than 128"),
     }
 }
@@ -176,9 +189,11 @@ mod tests {
     fn a_member_is_who_the_data_says() {
         let member =
             Member::of_channel_data(r#"{"user_id":10,"user_info":{"name":"Ada"}}"#).unwrap();
-        assert_eq!(member.user_id, "10");
+        assert_eq!((&*member.user_id, member.is_number), ("10", true));
         assert_eq!(member.user_info.as_deref(), Some(&br#"{"name":"Ada"}"#[..]));
-        assert_eq!(Member::of_user_data(r#"{"id":"ada"}"#).unwrap().user_id, "ada");
+        let member = Member::of_user_data(r#"{"id":"ada"}"#).unwrap();
+        assert_eq!((&*member.user_id, member.is_number), ("ada", false));
+        assert!(!Member::of_channel_data(r#"{"user_id":"10"}"#).unwrap().is_number);
         let long = format!(r#"{{"user_id":"{}"}}"#, "a".repeat(129));
         for text in [
             "",

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use dunlin_protocol::ProtocolError;
 use dunlin_protocol::centrifuge;
@@ -55,6 +56,7 @@ impl ApiErrorCode {
             code: self.code(),
             message: Cow::Owned(format!("{}: {why}", self.text())),
             malformed: false,
+            nodes: None,
         }
     }
 }
@@ -67,6 +69,16 @@ pub(crate) struct ApiError {
     /// For people; programs use the code.
     pub(crate) message: Cow<'static, str>,
     malformed: bool,
+    /// Of a call in a cluster that some nodes did not answer.
+    pub(crate) nodes: Option<Box<NodesAsked>>,
+}
+
+/// The nodes that a call concerned, by name: in an error or a result that lacks some of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodesAsked {
+    /// They have carried it out.
+    pub(crate) answered: Vec<Arc<str>>,
+    pub(crate) unreachable: Vec<Arc<str>>,
 }
 
 impl ApiError {
@@ -77,7 +89,12 @@ impl ApiError {
 
     /// Returns an error that another node responded with.
     pub(crate) fn of_node(code: u32, message: String) -> ApiError {
-        ApiError { code, message: Cow::Owned(message), malformed: false }
+        ApiError { code, message: Cow::Owned(message), malformed: false, nodes: None }
+    }
+
+    /// Names the nodes that the call concerned.
+    pub(crate) fn with_nodes(self, nodes: NodesAsked) -> ApiError {
+        ApiError { nodes: Some(Box::new(nodes)), ..self }
     }
 
     /// Returns the HTTP status of a response with this error: 400 if the body is not a valid request, else 200.
@@ -105,17 +122,29 @@ impl ApiError {
     }
 
     /// Writes `{"code":…,"message":"…"}`: the value of `error`, or the whole body for a caller that wants errors as
-    /// statuses.
+    /// statuses. An error of a call that nodes did not answer has their names.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut error = Object::begin(out);
         error.integer("code", self.code).string("message", &self.message);
+        if let Some(nodes) = &self.nodes {
+            for (name, list) in [("answered", &nodes.answered), ("unreachable", &nodes.unreachable)]
+            {
+                let list = serde_json::to_vec(list).unwrap_or_default();
+                error.raw(name, &list);
+            }
+        }
         error.end();
     }
 }
 
 impl From<ApiErrorCode> for ApiError {
     fn from(code: ApiErrorCode) -> Self {
-        ApiError { code: code.code(), message: Cow::Borrowed(code.text()), malformed: false }
+        ApiError {
+            code: code.code(),
+            message: Cow::Borrowed(code.text()),
+            malformed: false,
+            nodes: None,
+        }
     }
 }
 
@@ -151,7 +180,7 @@ impl From<dunlin_hub::Error> for ApiError {
 impl From<centrifuge::Error<'static>> for ApiError {
     /// Both protocols use the same codes.
     fn from(error: centrifuge::Error<'static>) -> Self {
-        ApiError { code: error.code, message: error.message, malformed: false }
+        ApiError { code: error.code, message: error.message, malformed: false, nodes: None }
     }
 }
 

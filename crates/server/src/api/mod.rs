@@ -30,7 +30,7 @@ pub(crate) mod scope;
 
 pub(crate) use batch::Batch;
 pub(crate) use body::label_filter;
-pub(crate) use error::{ApiError, ApiErrorCode};
+pub(crate) use error::{ApiError, ApiErrorCode, NodesAsked};
 pub(crate) use key::presented_key;
 pub(crate) use legacy::LegacyCommand;
 pub(crate) use lenient::LenientReader;

@@ -430,6 +430,7 @@ fn answers_as_the_walkthrough_has_them() {
         ]}})
     );
     let info = Arc::new(ClientInfo {
+        user_is_number: false,
         foreign_client: None,
         user: "42".into(),
         client: client(),

@@ -21,7 +21,7 @@ use super::calls::{CallOrigin, Calls};
 use super::changes::{self, Changes, ChangesDone};
 use super::completeness::Completeness;
 use super::condition::Condition;
-use super::forwarding::{answer_without, name_in};
+use super::forwarding::answer_without;
 use super::inbox::{InboxReader, inbox};
 use super::kept::{KeptRead, KnownCalls};
 use super::lease::{Lease, LeaseReply, LeaseWrite, Node, random_number, random_seed};
@@ -30,8 +30,9 @@ use super::members::{Gathered, MembersByChannel, Reconciliation};
 use super::message::{MemberChange, NodeMessage, VERSION};
 use super::name_conflict::NameConflict;
 use super::newcomers::Newcomers;
+use super::occupancy::Occupancy;
 use super::online::{self, ClusterOnlineQueries};
-use super::presence_reads::{PresenceReads, PresenceRequest};
+use super::presence_reads::{PresenceKind, PresenceReads, PresenceRequest};
 use super::recent_changes::RecentChanges;
 use super::standing::Passed;
 use super::state::ClusterMetric;
@@ -133,7 +134,10 @@ pub(super) struct Agent {
     pub(super) reconciliation: Option<Reconciliation>,
     pub(super) completeness: Completeness,
     pub(super) presence_reads: PresenceReads,
+    /// Announcements that were known to be dropped when the lists of members were last read again.
+    pub(super) announcements_dropped: u64,
     pub(super) hooks: FilterCache,
+    pub(super) occupancy: Occupancy,
     pub(super) user_counts: UserCounts,
     pub(super) budgets: BudgetsShared,
     /// A condition that is still shown although the last write succeeded.
@@ -194,13 +198,16 @@ impl Agent {
             reconciliation: None,
             completeness: Completeness::new(Instant::now()),
             presence_reads: PresenceReads::default(),
+            announcements_dropped: state.cluster.counters.get(ClusterMetric::AnnouncementsDropped),
             hooks: FilterCache::default(),
+            occupancy: Occupancy::new(&state.uid.as_str().into()),
             user_counts: UserCounts::default(),
             budgets: BudgetsShared::default(),
             passed: None,
             name_conflict: NameConflict::default(),
         };
         agent.say_number();
+        agent.tell_workers(|| BusMessage::ListOccupied);
         agent
     }
 
@@ -208,6 +215,7 @@ impl Agent {
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         self.connect();
         loop {
+            self.flush_occupancy();
             let deadlines = [
                 self.calls.deadline(),
                 self.online.deadline(),
@@ -238,7 +246,7 @@ impl Agent {
 
     async fn leave(&mut self) {
         let late = Instant::now() + self.call_timeout * 2;
-        for answered in self.calls.expire(late, name_in(&self.nodes, self.address.server())) {
+        for answered in self.calls.expire(late) {
             self.answer(answered);
         }
         self.refuse_presence(&"this node leaves its cluster");
@@ -274,6 +282,7 @@ impl Agent {
         self.count_dropped();
         self.messages = None;
         self.lose_members();
+        self.occupancy.handle_disconnected();
         self.refuse_presence(error);
         self.user_counts.lose();
         self.state.cluster.set_counts_users(false);
@@ -337,6 +346,7 @@ impl Agent {
                 (self.store, self.messages) = (Some(store), Some(messages));
                 self.probes = 0;
                 self.completeness.restart(Instant::now());
+                self.refresh_member_lists();
                 self.write_lease();
                 self.read_missed();
             }
@@ -354,8 +364,7 @@ impl Agent {
             TaskResult::Sent(id) => self.handle_sent(id),
             TaskResult::Unsent(id, uids) => {
                 for uid in uids {
-                    let name = name_in(&self.nodes, self.address.server())(&uid);
-                    if let Some(answered) = self.calls.handle_missing(id, &uid, &name) {
+                    if let Some(answered) = self.calls.handle_missing(id, &uid) {
                         self.answer(answered);
                     }
                 }
@@ -458,6 +467,7 @@ impl Agent {
         let others = self.nodes.values().filter(|node| node.uid != self.lease.uid);
         let before = lease_reply.nodes.values().filter(|node| node.uid != self.lease.uid);
         self.completeness.follow(others, before, Instant::now());
+        self.follow_occupancy();
         self.read_presence();
         for node in lease_reply.nodes.values().filter(|node| node.is_alive()) {
             let lives = self.nodes.values().any(|of| of.uid == node.uid && of.is_alive());
@@ -478,7 +488,7 @@ impl Agent {
             false => tracing::warn!(number, %name, "a node's lease has ended"),
         }
         for id in self.calls.waiting_for(&node.uid) {
-            if let Some(answered) = self.calls.handle_missing(id, &node.uid, &node.facts.name) {
+            if let Some(answered) = self.calls.handle_missing(id, &node.uid) {
                 self.answer(answered);
             }
         }
@@ -508,7 +518,7 @@ impl Agent {
 
     fn handle_timeout(&mut self) {
         let now = Instant::now();
-        for answered in self.calls.expire(now, name_in(&self.nodes, self.address.server())) {
+        for answered in self.calls.expire(now) {
             self.answer(answered);
         }
         self.expire_online(now);
@@ -551,10 +561,13 @@ impl Agent {
                         self.ask_nodes(origin, (method, request, about), &to);
                     }
                     ClusterRequest::Presence { channel, bytes_max } => {
-                        self.ask_presence(origin, &channel, Some(bytes_max));
+                        self.ask_presence(origin, &channel, PresenceKind::List { bytes_max });
+                    }
+                    ClusterRequest::OtherMembers { channel, bytes_max } => {
+                        self.ask_presence(origin, &channel, PresenceKind::Others { bytes_max });
                     }
                     ClusterRequest::PresenceStats { channel } => {
-                        self.ask_presence(origin, &channel, None);
+                        self.ask_presence(origin, &channel, PresenceKind::Count);
                     }
                 }
             }
@@ -563,6 +576,7 @@ impl Agent {
             BusMessage::SharedChangeRequest(request) => self.handle_change_request(request),
             BusMessage::Members(report) => self.handle_members(worker, *report),
             BusMessage::UsersChanged => self.write_users(),
+            BusMessage::Occupancy(changes) => self.handle_occupancy(changes),
             BusMessage::NodeReply { request_id, response } => {
                 self.handle_served(request_id, &response);
             }
@@ -591,7 +605,12 @@ impl Agent {
         }
         if message.members_stored {
             self.completeness.handle_stored(&message.from);
+            // What it has not announced, because its connection was lost, is in the store now.
+            self.refresh_member_lists();
             self.read_presence();
+        }
+        if let Some(occupancy) = message.occupancy.filter(|_| message.v == VERSION) {
+            self.occupancy.handle_message(&message.from.as_ref().into(), occupancy);
         }
         if let Some(used) = message.budgets.as_ref().filter(|_| message.v == VERSION) {
             self.handle_budgets(used);

@@ -8,14 +8,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::api::{ApiError, ApiErrorCode, Method};
+use crate::api::{ApiError, ApiErrorCode, Method, NodesAsked};
 
 /// Whether a response without some nodes is useful: for a method that only reads, or that must not be repeated.
 fn may_be_partial(method: Method) -> bool {
     matches!(method, Method::Channels | Method::Connections | Method::Info | Method::Send)
 }
 
-/// Combines the responses of nodes into the value of `result`; `missing` are the names of nodes that did not respond.
+/// Combines the responses of nodes into the value of `result`. If nodes did not respond, result or error names them, and those
+/// that did ([`NodesAsked`]).
 ///
 /// # Errors
 /// The first error of a node. A command that changes something fails if a node is missing: the other nodes have executed it, and
@@ -23,12 +24,13 @@ fn may_be_partial(method: Method) -> bool {
 pub(super) fn combine(
     method: Method,
     responses: &[Box<[u8]>],
-    missing: &[Arc<str>],
+    nodes: &NodesAsked,
     bytes_max: usize,
 ) -> Result<Box<[u8]>, ApiError> {
     if method == Method::Connections {
-        return connections(responses, missing, bytes_max);
+        return connections(responses, nodes, bytes_max);
     }
+    let missing = &nodes.unreachable;
     let mut results = Vec::with_capacity(responses.len());
     for response in responses {
         let mut response: Value = serde_json::from_slice(response).unwrap_or_default();
@@ -38,10 +40,11 @@ pub(super) fn combine(
         }
     }
     if !missing.is_empty() && !may_be_partial(method) {
-        return Err(ApiErrorCode::Internal.with_reason(format_args!(
+        let error = ApiErrorCode::Internal.with_reason(format_args!(
             "no answer from {}; it was carried out wherever there was one, and may be repeated",
             missing.join(", ")
-        )));
+        ));
+        return Err(error.with_nodes(nodes.clone()));
     }
     let mut result = match method {
         Method::Channels => json!({ "channels": channels(results) }),
@@ -50,14 +53,15 @@ pub(super) fn combine(
             json!({ "num_clients": clients.sum::<u64>() })
         }
         Method::Info => {
-            let nodes = results.into_iter().filter_map(|mut result| {
+            let pages = results.into_iter().filter_map(|mut result| {
                 result.get_mut("nodes").and_then(Value::as_array_mut).map(std::mem::take)
             });
-            json!({ "nodes": nodes.flatten().collect::<Vec<_>>() })
+            json!({ "nodes": pages.flatten().collect::<Vec<_>>() })
         }
         _ => json!({}),
     };
     if !missing.is_empty() {
+        result["answered"] = json!(nodes.answered);
         result["unreachable"] = json!(missing);
     }
     Ok(serde_json::to_vec(&result).unwrap_or_default().into())
@@ -76,7 +80,7 @@ struct Part<'a> {
 /// Merges the parts of the nodes into one page. A part that does not fit is left for the next page.
 fn connections(
     responses: &[Box<[u8]>],
-    missing: &[Arc<str>],
+    nodes: &NodesAsked,
     bytes_max: usize,
 ) -> Result<Box<[u8]>, ApiError> {
     #[derive(Deserialize)]
@@ -90,9 +94,13 @@ fn connections(
         #[serde(skip_serializing_if = "String::is_empty")]
         cursor: String,
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        answered: &'a [Arc<str>],
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
         unreachable: &'a [Arc<str>],
     }
-    let mut page = Page { unreachable: missing, ..Page::default() };
+    let unreachable = &*nodes.unreachable;
+    let answered = if unreachable.is_empty() { &[] } else { &*nodes.answered };
+    let mut page = Page { answered, unreachable, ..Page::default() };
     let mut bytes = 0;
     for response in responses {
         let Ok(Response { result: part }) = serde_json::from_slice(response) else {
@@ -141,8 +149,9 @@ mod tests {
 
     fn combined(method: Method, responses: &[&str], missing: &[&str]) -> Result<String, ApiError> {
         let responses: Vec<Box<[u8]>> = responses.iter().map(|r| r.as_bytes().into()).collect();
-        let missing: Vec<Arc<str>> = missing.iter().map(|name| (*name).into()).collect();
-        let combined = combine(method, &responses, &missing, 150);
+        let unreachable: Vec<Arc<str>> = missing.iter().map(|name| (*name).into()).collect();
+        let nodes = NodesAsked { answered: vec!["n1".into()], unreachable };
+        let combined = combine(method, &responses, &nodes, 150);
         combined.map(|bytes| String::from_utf8_lossy(&bytes).into())
     }
 
@@ -152,7 +161,10 @@ mod tests {
         let two = r#"{"result":{"connections":{"2":{}},"begin":"8:0.0"}}"#;
         let both = r#"{"connections":{"1":{"n":18446744073709551617},"2":{}}"#;
         let page = combined(Method::Connections, &[one, two], &["n3"]).unwrap();
-        assert_eq!(page, format!(r#"{both},"cursor":"7:0.9","unreachable":["n3"]}}"#));
+        assert_eq!(
+            page,
+            format!(r#"{both},"cursor":"7:0.9","answered":["n1"],"unreachable":["n3"]}}"#)
+        );
         let last = combined(Method::Connections, &[two], &[]).unwrap();
         assert_eq!(last, r#"{"connections":{"2":{}}}"#);
         let full = combined(Method::Connections, &[one, two, two], &[]).unwrap();
@@ -168,6 +180,7 @@ mod tests {
         let both = r#"{"channels":{"a":{"num_clients":5},"b":{"num_clients":1}}}"#;
         assert_eq!(combined(Method::Channels, &[one, two], &[]).unwrap(), both);
         let partial = combined(Method::Channels, &[two], &["n2"]).unwrap();
+        assert!(partial.contains(r#""answered":["n1"],"#), "{partial}");
         assert!(partial.contains(r#""unreachable":["n2"]"#), "{partial}");
         let nodes =
             [r#"{"result":{"nodes":[{"uid":"1"}]}}"#, r#"{"result":{"nodes":[{"uid":"2"}]}}"#];
@@ -181,6 +194,11 @@ mod tests {
         assert_eq!(combined(Method::Disconnect, &[done, done], &[]).unwrap(), "{}");
         let error = combined(Method::Disconnect, &[done], &["n2"]).unwrap_err();
         assert!(error.code == 100 && error.message.contains("no answer from n2"), "{error}");
+        // Regression test: only the sentence said which nodes had carried it out.
+        let (_, body) = error.response(false);
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["answered"], json!(["n1"]));
+        assert_eq!(body["error"]["unreachable"], json!(["n2"]));
         let refused = r#"{"error":{"code":102,"message":"unknown channel"}}"#;
         let error = combined(Method::Subscribe, &[done, refused], &[]).unwrap_err();
         assert_eq!((error.code, &*error.message), (102, "unknown channel"));

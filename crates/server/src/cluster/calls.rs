@@ -1,12 +1,13 @@
 //! Calls of the server API that several nodes execute, and their responses.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::answers::combine;
-use crate::api::{ApiError, Method};
+use super::forwarding::KEPT;
+use crate::api::{ApiError, Method, NodesAsked};
 
 /// The requester on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +22,9 @@ struct ClusterCall {
     origin: CallOrigin,
     method: Method,
     deadline: Instant,
-    /// Uids of nodes that have not answered.
-    waiting: HashSet<Arc<str>>,
-    /// Names of nodes that will not respond.
-    missing: Vec<Arc<str>>,
+    /// Nodes that have not answered: uids, and names.
+    waiting: HashMap<Arc<str>, Arc<str>>,
+    nodes: NodesAsked,
     responses: Vec<Box<[u8]>>,
 }
 
@@ -45,18 +45,18 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Opens a call to these nodes, including this one if it executes the call, too. `missing` are nodes known not to respond.
+    /// Opens a call to these nodes, by uid and name, including this one if it executes the call, too. `missing` are nodes known not to respond.
     pub(super) fn open(
         &mut self,
         origin: CallOrigin,
         method: Method,
         deadline: Instant,
-        waiting: HashSet<Arc<str>>,
+        waiting: HashMap<Arc<str>, Arc<str>>,
         missing: Vec<Arc<str>>,
     ) -> u64 {
         let id = self.new_id();
-        let call =
-            ClusterCall { origin, method, deadline, waiting, missing, responses: Vec::new() };
+        let nodes = NodesAsked { unreachable: missing, ..NodesAsked::default() };
+        let call = ClusterCall { origin, method, deadline, waiting, nodes, responses: Vec::new() };
         self.open.insert(id, call);
         id
     }
@@ -75,31 +75,26 @@ impl Calls {
         response: &[u8],
     ) -> Option<CompletedCall> {
         let call = self.open.get_mut(&id)?;
-        if !call.waiting.remove(uid) {
-            // It has responded before, or was not asked.
-            return None;
+        // `None`: it has responded before, or was not asked.
+        let name = call.waiting.remove(uid)?;
+        if uid != KEPT {
+            call.nodes.answered.push(name);
         }
         call.responses.push(response.into());
         self.finish_if_answered(id)
     }
 
     /// Records that a node could not be reached.
-    pub(super) fn handle_missing(
-        &mut self,
-        id: u64,
-        uid: &str,
-        name: &Arc<str>,
-    ) -> Option<CompletedCall> {
+    pub(super) fn handle_missing(&mut self, id: u64, uid: &str) -> Option<CompletedCall> {
         let call = self.open.get_mut(&id)?;
-        if call.waiting.remove(uid) {
-            call.missing.push(Arc::clone(name));
-        }
+        call.nodes.unreachable.extend(call.waiting.remove(uid));
         self.finish_if_answered(id)
     }
 
     /// Ids of the calls that wait for this process.
     pub(super) fn waiting_for(&self, uid: &str) -> Vec<u64> {
-        let waits = |(id, call): (&u64, &ClusterCall)| call.waiting.contains(uid).then_some(*id);
+        let waits =
+            |(id, call): (&u64, &ClusterCall)| call.waiting.contains_key(uid).then_some(*id);
         self.open.iter().filter_map(waits).collect()
     }
 
@@ -108,20 +103,16 @@ impl Calls {
         self.open.values().map(|call| call.deadline).min()
     }
 
-    /// Completes the calls whose deadline has passed; `name` maps a uid to the name of a node.
-    pub(super) fn expire(
-        &mut self,
-        now: Instant,
-        name: impl Fn(&Arc<str>) -> Arc<str>,
-    ) -> Vec<CompletedCall> {
+    /// Completes the calls whose deadline has passed.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<CompletedCall> {
         let due = self.open.iter().filter(|(_, call)| call.deadline <= now);
         let due: Vec<u64> = due.map(|(id, _)| *id).collect();
         let mut ended = Vec::new();
         for id in due {
             if let Some(call) = self.open.get_mut(&id) {
-                let mut missing: Vec<_> = call.waiting.drain().map(|uid| name(&uid)).collect();
+                let mut missing: Vec<_> = call.waiting.drain().map(|(_, name)| name).collect();
                 missing.sort_unstable();
-                call.missing.extend(missing);
+                call.nodes.unreachable.extend(missing);
             }
             ended.extend(self.finish_if_answered(id));
         }
@@ -132,9 +123,10 @@ impl Calls {
         if !self.open.get(&id)?.waiting.is_empty() {
             return None;
         }
-        let call = self.open.remove(&id)?;
-        let is_complete = call.missing.is_empty();
-        let result = combine(call.method, &call.responses, &call.missing, self.answer_bytes_max);
+        let mut call = self.open.remove(&id)?;
+        call.nodes.answered.sort_unstable();
+        let is_complete = call.nodes.unreachable.is_empty();
+        let result = combine(call.method, &call.responses, &call.nodes, self.answer_bytes_max);
         Some(CompletedCall { origin: call.origin, result, is_complete })
     }
 }
@@ -148,7 +140,8 @@ mod tests {
     const ORIGIN: CallOrigin = CallOrigin { worker: 1, token: 7 };
 
     fn call(calls: &mut Calls, uids: &[&str]) -> u64 {
-        let waiting = uids.iter().map(|uid| Arc::from(*uid)).collect();
+        let named = |uid: &&str| (Arc::from(*uid), format!("node {uid}").into());
+        let waiting = uids.iter().map(named).collect();
         calls.open(ORIGIN, Method::Disconnect, Instant::now(), waiting, Vec::new())
     }
 
@@ -169,11 +162,15 @@ mod tests {
         let mut calls = Calls::default();
         let id = call(&mut calls, &["a", "b", "c"]);
         calls.handle_response(id, "a", br#"{"result":{}}"#);
-        assert!(calls.handle_missing(id, "c", &"node c".into()).is_none());
+        assert!(calls.handle_missing(id, "c").is_none());
         let late = Instant::now() + Duration::from_secs(1);
-        let ended = calls.expire(late, |uid| format!("node {uid}").into());
+        let ended = calls.expire(late);
         let error = ended[0].result.as_ref().unwrap_err();
         assert!(error.message.contains("no answer from node c, node b"), "{error}");
+        let nodes = error.nodes.as_deref().unwrap();
+        let names = |of: &[Arc<str>]| of.join(" ");
+        let named = (names(&nodes.answered), names(&nodes.unreachable));
+        assert_eq!(named, ("node a".into(), "node c node b".into()));
         assert!(!ended[0].is_complete && calls.waiting_for("b").is_empty());
     }
 }

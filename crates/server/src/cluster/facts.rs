@@ -28,6 +28,7 @@ impl Agent {
             lease_ms: self.lease.lease_ms,
             left: false,
             members_pending,
+            shares_occupancy: true,
         }
     }
 }

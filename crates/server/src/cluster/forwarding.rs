@@ -1,6 +1,6 @@
 //! The call part of the agent: sends calls of this node to the nodes concerned, and calls of other nodes to a local worker.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::message::bus::BusMessage;
 use crate::message::cluster::{AboutUser, ClusterCommand, ClusterReply, TargetNodes};
 
 /// Represents the store among the nodes that a call waits for: it keeps the call for disconnected nodes.
-const KEPT: &str = "kept";
+pub(super) const KEPT: &str = "kept";
 /// The longest time a worker may take to execute a command; the requesting node has given up by then.
 const SERVED_MAX: Duration = Duration::from_secs(60);
 
@@ -71,15 +71,17 @@ impl Agent {
         let (to_all, is_elsewhere) = (only.is_none(), !is_asked(self.lease.number));
         let others = living().filter(|node| is_asked(node.number));
         let others: Vec<_> = others.map(|node| Arc::clone(&node.uid)).collect();
-        let mut waiting: HashSet<Arc<str>> = others.iter().cloned().collect();
+        let (nodes, server) = (&self.nodes, self.address.server());
+        let named = |uid: &Arc<str>| (Arc::clone(uid), name_in(nodes, server)(uid));
+        let mut waiting: HashMap<Arc<str>, Arc<str>> = others.iter().map(named).collect();
         if !is_elsewhere {
-            waiting.insert(Arc::clone(own));
+            waiting.insert(Arc::clone(own), self.state.settings.load().node_name().into());
         }
         // A revocation must reach disconnected nodes, too.
         let kept_as = kept::field(method, &request);
         let mut asked = others;
         asked.extend(kept_as.is_some().then(|| Arc::from(KEPT)));
-        waiting.extend(asked.iter().cloned());
+        waiting.extend(asked.iter().map(named));
         let gone = only.unwrap_or_default().iter().filter(|number| !is_known(**number));
         let mut missing: Vec<Arc<str>> = gone
             .map(|number| match self.nodes.get(number) {
@@ -91,10 +93,7 @@ impl Agent {
             missing.extend(self.cut_off());
         }
         if self.store.is_none() {
-            missing.extend(asked.drain(..).map(|uid| {
-                waiting.remove(&uid);
-                name_in(&self.nodes, self.address.server())(&uid)
-            }));
+            missing.extend(asked.drain(..).filter_map(|uid| waiting.remove(&uid)));
             if !self.has_joined {
                 missing.push("nodes that are not known yet".into());
             }
@@ -104,7 +103,7 @@ impl Agent {
         let nobody = waiting.is_empty();
         self.calls.answer_bytes_max = self.state.settings.load().config.limits.answer_bytes_max;
         let id = self.calls.open(origin, method, deadline, waiting, missing);
-        if nobody && let Some(answered) = self.calls.handle_missing(id, "", &"".into()) {
+        if nobody && let Some(answered) = self.calls.handle_missing(id, "") {
             return self.answer(answered);
         }
         if let Some(store) = self.store.clone().filter(|_| !asked.is_empty()) {
@@ -143,14 +142,10 @@ impl Agent {
         }
     }
 
-    /// Names of nodes that may still serve clients although their leases have expired. A node that has returned under the same
-    /// name is excluded.
+    /// Names of nodes that may still serve clients although their leases have expired.
     fn cut_off(&self) -> Vec<Arc<str>> {
-        let is_back = |node: &Node| {
-            let mut living = self.nodes.values().filter(|of| of.is_alive());
-            living.any(|of| of.uid == node.uid || of.facts.name == node.facts.name)
-        };
-        let of_them = self.nodes.values().filter(|node| node.may_be_cut_off() && !is_back(node));
+        let nodes = || self.nodes.values();
+        let of_them = nodes().filter(|node| node.may_be_cut_off() && !node.is_succeeded(nodes()));
         of_them.map(|node| Arc::clone(&node.facts.name)).collect()
     }
 
@@ -287,7 +282,7 @@ impl Agent {
 }
 
 /// How an error names what has not responded to a call: a node by its name, or the store, `server`, by what it was to do.
-pub(super) fn name_in<'a>(
+fn name_in<'a>(
     nodes: &'a BTreeMap<u16, Node>,
     server: &'a str,
 ) -> impl Fn(&Arc<str>) -> Arc<str> + 'a {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_config::{Cluster, Engine};
+use dunlin_hub::MemberListError;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -115,6 +116,9 @@ impl ClusterHandle {
                 let reply = match *request {
                     ClusterRequest::Command { .. } => ClusterReply::Command(Err(error)),
                     ClusterRequest::Presence { .. } => ClusterReply::Presence(Err(error)),
+                    ClusterRequest::OtherMembers { .. } => {
+                        ClusterReply::OtherMembers(Err(MemberListError::Unavailable))
+                    }
                     ClusterRequest::PresenceStats { .. } => ClusterReply::PresenceStats(Err(error)),
                 };
                 BusMessage::ClusterReply { token, reply: Box::new(reply) }
@@ -136,6 +140,10 @@ impl ClusterHandle {
             Input::Bus(_, BusMessage::SharedChangeRequest(SharedChangeRequest::Claim { .. })) => {
                 let refusal = ClaimError::Unreachable("it has not joined it yet".to_owned());
                 BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Refused(refusal)))
+            }
+            // The worker reports them again.
+            Input::Bus(_, BusMessage::Occupancy(changes)) if self.running.is_some() => {
+                BusMessage::Occupancy(changes)
             }
             Input::Bus(_, BusMessage::Members(_)) => return self.state.cluster.drop_members(),
             _ => return,

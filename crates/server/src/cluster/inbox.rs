@@ -105,6 +105,7 @@ mod tests {
     async fn joins_and_leaves_are_dropped_first_and_too_much_of_all_else_ends_the_connection() {
         let uid = "0123456789abcdef0123456789abcdef";
         let info = ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             client: SessionId::from_u64(1).expect("an id"),
             user: "ann".into(),

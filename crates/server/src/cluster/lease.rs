@@ -52,6 +52,9 @@ pub(crate) struct Facts {
     /// The store may lack members of it: they are being compared and written.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) members_pending: bool,
+    /// It reports occupancy of channels to their owners, and is one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) shares_occupancy: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
@@ -82,6 +85,7 @@ impl Facts {
             lease_ms: 9_000,
             left: false,
             members_pending: false,
+            shares_occupancy: false,
         }
     }
 }
@@ -100,6 +104,15 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn is_alive(&self) -> bool {
         self.left_ms >= 0
+    }
+
+    /// Whether a later process serves or has served under its name: one that is alive, or that was started later and has left.
+    pub(super) fn is_succeeded<'a>(&self, mut nodes: impl Iterator<Item = &'a Node>) -> bool {
+        nodes.any(|of| {
+            let is_later = of.facts.started_unix_s >= self.facts.started_unix_s;
+            let is_later = of.is_alive() || of.facts.left && is_later;
+            is_later && (of.uid == self.uid || of.facts.name == self.facts.name)
+        })
     }
 
     /// Whether its lease has expired recently and it has not left: a partitioned node may still serve its clients.

@@ -93,6 +93,7 @@ mod tests {
 
     fn changes(count: usize) -> Vec<TrackedChange> {
         let info = ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             client: SessionId::from_u64(0).expect("an id"),
             user: "".into(),

@@ -82,7 +82,10 @@ pub(super) struct Gathered {
     bytes_max: Option<usize>,
     /// The total number is requested.
     is_counted: bool,
-    list: Vec<Arc<ClientInfo>>,
+    /// The process whose members some requests leave out.
+    own: Option<Arc<str>>,
+    /// The members, and whether each is of that process.
+    list: Vec<(Arc<ClientInfo>, bool)>,
     bytes: usize,
     clients: u64,
     users: HashSet<Box<str>>,
@@ -97,18 +100,28 @@ impl Gathered {
         Gathered { living, bytes_max, is_counted, ..Gathered::default() }
     }
 
+    /// Names the process whose members [`Gathered::others`] leaves out.
+    pub(super) fn apart_from(self, uid: &Arc<str>) -> Gathered {
+        Gathered { own: Some(Arc::clone(uid)), ..self }
+    }
+
     /// Adds a stored member.
     pub(super) fn add(&mut self, client: u64, member: &StoredMember) {
         if member.presence
             && self.living.contains(&member.node)
             && let Some(id) = SessionId::from_u64(client)
         {
-            self.take(member.info(id));
+            let is_own = self.own.as_ref() == Some(&member.node);
+            self.insert(member.info(id), is_own);
         }
     }
 
-    /// Adds a client.
+    /// Adds a client of another server.
     pub(super) fn take(&mut self, info: ClientInfo) {
+        self.insert(info, false);
+    }
+
+    fn insert(&mut self, info: ClientInfo, is_own: bool) {
         self.clients += 1;
         if self.is_counted && !self.users.contains(info.user.as_str()) {
             self.users.insert(info.user.as_str().into());
@@ -116,7 +129,7 @@ impl Gathered {
         let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
         self.bytes += ENTRY_BYTES + info.user.len() + json(&info.conn_info) + json(&info.chan_info);
         if self.is_listed() {
-            self.list.push(Arc::new(info));
+            self.list.push((Arc::new(info), is_own));
         } else {
             self.list = Vec::new();
         }
@@ -136,9 +149,16 @@ impl Gathered {
     /// When the list is larger.
     pub(super) fn list(&self, bytes_max: usize) -> Result<Vec<Arc<ClientInfo>>, ApiError> {
         match self.is_listed() && self.bytes <= bytes_max {
-            true => Ok(self.list.clone()),
+            true => Ok(self.list.iter().map(|(info, _)| Arc::clone(info)).collect()),
             false => Err(ApiErrorCode::LimitExceeded.into()),
         }
+    }
+
+    /// The list without the members of one process; `None` if that of all is larger than `bytes_max`.
+    pub(super) fn others(&self, bytes_max: usize) -> Option<Vec<Arc<ClientInfo>>> {
+        let others = || self.list.iter().filter(|(_, is_own)| !is_own);
+        (self.is_listed() && self.bytes <= bytes_max)
+            .then(|| others().map(|(info, _)| Arc::clone(info)).collect())
     }
 
     /// How many sessions and users are present.
@@ -154,6 +174,7 @@ mod tests {
     #[test]
     fn what_is_gathered_is_what_somebody_wants_to_know() {
         let info = |client: u64, user: &str| ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             client: SessionId::from_u64(client).expect("an id"),
             user: user.into(),
@@ -177,6 +198,13 @@ mod tests {
         assert_eq!(both.list(two), Err(ApiErrorCode::LimitExceeded.into()));
         let PresenceStats { clients, users } = both.stats();
         assert!((clients, users) == (3, 2) && both.wants_more());
+
+        let mut others = Gathered::new(living(), Some(two), false).apart_from(&"a".into());
+        others.add(1, &member("a", 1, "ann"));
+        others.add(4, &member("b", 4, "bob"));
+        let listed = others.others(two).unwrap();
+        assert_eq!((listed.len(), &*listed[0].user), (1, "bob"));
+        assert_eq!(others.others(two - 1), None);
 
         let mut list = Gathered::new(living(), Some(two - 1), false);
         list.add(1, &member("a", 1, "ann"));

@@ -10,6 +10,7 @@ use dunlin_hub::{ClientInfo, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::occupancy::OccupancyMessage;
 use crate::message::cluster::AboutUser;
 
 /// The version of all messages. A node answers a call of another version with an error and ignores its other messages.
@@ -42,6 +43,8 @@ pub(super) struct NodeMessage<'a> {
     /// The store has all members of the sender.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) members_stored: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) occupancy: Option<OccupancyMessage>,
     /// The sender's usage of shared budgets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) budgets: Option<BudgetsUsed>,
@@ -83,6 +86,9 @@ pub(super) struct StoredMember {
     pub(super) node: Arc<str>,
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub(super) user: Box<str>,
+    /// See [`ClientInfo::user_is_number`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) user_is_number: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) conn_info: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,6 +110,7 @@ impl StoredMember {
             v: VERSION,
             node: Arc::clone(node),
             user: info.user.as_str().into(),
+            user_is_number: info.user_is_number,
             conn_info: raw(&info.conn_info),
             chan_info: raw(&info.chan_info),
             presence: false,
@@ -116,6 +123,7 @@ impl StoredMember {
         let bytes =
             |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| raw.get().as_bytes().into());
         ClientInfo {
+            user_is_number: self.user_is_number,
             foreign_client: None,
             client,
             user: (*self.user).into(),

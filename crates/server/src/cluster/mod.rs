@@ -26,6 +26,7 @@ mod message;
 mod name_conflict;
 mod nats;
 mod newcomers;
+mod occupancy;
 mod online;
 mod presence;
 mod presence_reads;

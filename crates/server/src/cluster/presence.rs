@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_config::HookEventKind;
-use dunlin_hub::{SessionId, UnsubscribeCause};
+use dunlin_hub::{MemberListError, SessionId, UnsubscribeCause};
 use dunlin_webhooks::{HookEvent, HookEventBody};
 use tokio::time::{Instant, timeout};
 
@@ -13,15 +13,17 @@ use super::agent::{Agent, TaskResult};
 use super::calls::CallOrigin;
 use super::completeness::Readiness;
 use super::inbox::InboxReader;
+use super::lease::Node;
 use super::member_writes::MemberBatch;
 use super::members::{self, Gathered};
 use super::message::{MemberChange, NodeMessage, unix_ms};
-use super::presence_reads::{PresenceRequest, WAITING_MAX};
+use super::occupancy::OccupancyKey;
+use super::presence_reads::{PresenceKind, PresenceRequest, WAITING_MAX};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 use crate::api::{ApiError, ApiErrorCode};
 use crate::message::bus::BusMessage;
-use crate::message::cluster::{ClusterReply, MembersReport, RemoteMember};
+use crate::message::cluster::{ClusterReply, MembersReport, OccupancyChange, RemoteMember};
 
 /// How long reports of workers that have lost changes are collected, before all members are compared with the store.
 const LOST_REPORTS: Duration = Duration::from_millis(20);
@@ -177,6 +179,60 @@ impl Agent {
         });
     }
 
+    /// Takes the occupancy of channels on this node.
+    pub(super) fn handle_occupancy(&mut self, changes: Vec<OccupancyChange>) {
+        for OccupancyChange { channel, user, edge } in changes {
+            self.occupancy.handle_own(OccupancyKey { channel, user }, edge);
+        }
+    }
+
+    /// The leases were read: the nodes that are alive own the occupancy of channels.
+    pub(super) fn follow_occupancy(&mut self) {
+        let shares = |node: &&Node| node.is_alive() && node.facts.shares_occupancy;
+        let living = self.nodes.values().filter(shares).map(|node| Arc::clone(&node.uid));
+        self.occupancy.set_living(living);
+        self.occupancy.handle_connected();
+    }
+
+    /// Sends and emits what occupancy leads to.
+    pub(super) fn flush_occupancy(&mut self) {
+        let messages = self.occupancy.take_messages().into_iter().map(|(to, message)| {
+            let message =
+                NodeMessage { occupancy: Some(message), ..NodeMessage::from(&self.lease.uid) };
+            (Destination::Node(to), message.encode())
+        });
+        let messages = messages.collect();
+        self.say(messages);
+        let events = self.occupancy.take_events();
+        if events.is_empty() {
+            return;
+        }
+        self.hooks.set_filter(&self.state.settings.load().event_filter);
+        for (OccupancyKey { channel, user }, occupied) in events {
+            let kind = match (&user, occupied) {
+                (None, true) => HookEventKind::ChannelOccupied,
+                (None, false) => HookEventKind::ChannelVacated,
+                (Some(_), true) => HookEventKind::MemberAdded,
+                (Some(_), false) => HookEventKind::MemberRemoved,
+            };
+            if !self.hooks.wants_from(kind, &channel) {
+                continue;
+            }
+            self.emit(match user {
+                None => HookEventBody::Occupied { channel, occupied },
+                Some(user) => {
+                    HookEventBody::Member { channel, user: (&*user).into(), added: occupied }
+                }
+            });
+        }
+    }
+
+    fn emit(&self, body: HookEventBody) {
+        let event = HookEvent { unix_ms: unix_ms(), body };
+        let to = self.state.webhooks_endpoint();
+        let _ = self.to_workers.send((to, BusMessage::HookEvent(Box::new(event))));
+    }
+
     fn emit_unsubscribe(&mut self, change: &MemberChange) {
         self.hooks.set_filter(&self.state.settings.load().event_filter);
         let Some(session) = SessionId::from_u64(change.client) else { return };
@@ -189,9 +245,7 @@ impl Agent {
             channel: Arc::clone(&change.channel),
             cause: UnsubscribeCause::Disconnect,
         };
-        let event = HookEvent { unix_ms: unix_ms(), body };
-        let to = self.state.webhooks_endpoint();
-        let _ = self.to_workers.send((to, BusMessage::HookEvent(Box::new(event))));
+        self.emit(body);
     }
 
     /// Announces joins and leaves to the other nodes.
@@ -210,12 +264,23 @@ impl Agent {
         changes.chunks(MEMBERS_A_MESSAGE).map(message).collect()
     }
 
-    /// Counts joins and leaves of other nodes that were dropped on their way to this agent.
-    pub(super) fn count_dropped(&self) {
+    /// Counts joins and leaves of other nodes that were dropped on their way to this agent. If some were, here or on the way
+    /// to a worker, the workers read the lists of members again.
+    pub(super) fn count_dropped(&mut self) {
         let dropped = self.messages.as_ref().map_or(0, InboxReader::take_dropped);
         let (counters, metric) =
             (&self.state.cluster.counters, ClusterMetric::AnnouncementsDropped);
-        counters.set(metric, counters.get(metric) + dropped);
+        let dropped = counters.get(metric) + dropped;
+        counters.set(metric, dropped);
+        if std::mem::replace(&mut self.announcements_dropped, dropped) != dropped {
+            self.refresh_member_lists();
+            self.occupancy.handle_lost();
+        }
+    }
+
+    /// Announcements of other nodes may not have come: the workers read the lists of members again.
+    pub(super) fn refresh_member_lists(&self) {
+        self.tell_workers(|| BusMessage::RefreshMemberLists);
     }
 
     /// Announces a join or leave to the subscribers on this node.
@@ -232,14 +297,14 @@ impl Agent {
         });
     }
 
-    /// Queues a request for the members of a channel or, without a limit, for their number.
+    /// Queues a request for the members of a channel.
     pub(super) fn ask_presence(
         &mut self,
         origin: CallOrigin,
         channel: &Arc<str>,
-        bytes_max: Option<usize>,
+        kind: PresenceKind,
     ) {
-        let request = PresenceRequest { origin, bytes_max };
+        let request = PresenceRequest { origin, kind };
         if self.store.is_none() {
             let server = self.address.server();
             let why = format_args!("there is no connection to the cluster's {server}");
@@ -268,9 +333,10 @@ impl Agent {
             let living = self.nodes.values().filter(|node| node.is_alive());
             let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
             living.insert(Arc::clone(&self.lease.uid));
-            let bytes_max = asked.iter().filter_map(|request| request.bytes_max).max();
-            let is_counted = asked.iter().any(|request| request.bytes_max.is_none());
-            let read = store.members_in(&channel, Gathered::new(living, bytes_max, is_counted));
+            let bytes_max = asked.iter().filter_map(|request| request.kind.bytes_max()).max();
+            let is_counted = asked.iter().any(|request| request.kind == PresenceKind::Count);
+            let gathered = Gathered::new(living, bytes_max, is_counted).apart_from(&self.lease.uid);
+            let read = store.members_in(&channel, gathered);
             let server = self.address.server();
             self.jobs.spawn(async move {
                 let read = timeout(within, read).await.unwrap_or_else(|_| {
@@ -317,9 +383,15 @@ impl Agent {
     }
 
     fn answer_presence(&self, request: &PresenceRequest, gathered: Result<&Gathered, ApiError>) {
-        let answer = match request.bytes_max {
-            Some(max) => ClusterReply::Presence(gathered.and_then(|all| all.list(max))),
-            None => ClusterReply::PresenceStats(gathered.map(Gathered::stats)),
+        let answer = match request.kind {
+            PresenceKind::List { bytes_max } => {
+                ClusterReply::Presence(gathered.and_then(|all| all.list(bytes_max)))
+            }
+            PresenceKind::Others { bytes_max } => ClusterReply::OtherMembers(match gathered {
+                Ok(all) => all.others(bytes_max).ok_or(MemberListError::TooLarge),
+                Err(_) => Err(MemberListError::Unavailable),
+            }),
+            PresenceKind::Count => ClusterReply::PresenceStats(gathered.map(Gathered::stats)),
         };
         self.answer_worker(request.origin, answer);
     }

@@ -16,8 +16,30 @@ pub(super) const WAITING_MAX: usize = 16_384;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PresenceRequest {
     pub(super) origin: CallOrigin,
+    pub(super) kind: PresenceKind,
+}
+
+/// What is requested of a channel's members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PresenceKind {
+    /// Their list, of at most so many bytes.
+    List { bytes_max: usize },
+    /// The list of those on other nodes.
+    Others { bytes_max: usize },
+    /// Their number.
+    Count,
+}
+
+impl PresenceKind {
     /// The largest size of the list; `None`: only the number is requested.
-    pub(super) bytes_max: Option<usize>,
+    pub(super) fn bytes_max(self) -> Option<usize> {
+        match self {
+            PresenceKind::List { bytes_max } | PresenceKind::Others { bytes_max } => {
+                Some(bytes_max)
+            }
+            PresenceKind::Count => None,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -98,7 +120,7 @@ mod tests {
     use super::*;
 
     fn request(token: u64) -> PresenceRequest {
-        PresenceRequest { origin: CallOrigin { worker: 0, token }, bytes_max: None }
+        PresenceRequest { origin: CallOrigin { worker: 0, token }, kind: PresenceKind::Count }
     }
 
     fn begun(reads: &mut PresenceReads) -> Option<(String, Vec<u64>)> {

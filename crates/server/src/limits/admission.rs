@@ -30,7 +30,30 @@ pub(crate) enum Admission {
 pub(crate) struct Admissions {
     total: AtomicU64,
     hasher: foldhash::fast::RandomState,
-    addresses: [Mutex<HashMap<IpAddr, AddressCount>>; SHARDS],
+    addresses: [Mutex<HashMap<CountedAddress, AddressCount>>; SHARDS],
+}
+
+/// What counts as one address in limits, shares and budgets: an IPv4 address, or the network of an IPv6 address
+/// (`limits.ipv6_prefix_bits`). It is never shown; whatever is shown, logged or filtered by is the peer's [`IpAddr`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct CountedAddress(IpAddr);
+
+impl CountedAddress {
+    /// Returns what an address counts as.
+    pub(crate) fn of(address: IpAddr, ipv6_prefix_bits: u8) -> CountedAddress {
+        CountedAddress(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix_bits.min(128)));
+                Ipv6Addr::from_bits(address.to_bits() & mask.unwrap_or(0)).into()
+            }
+            v4 => v4,
+        })
+    }
+
+    /// Returns the first address of the network, for keys of limits alone.
+    pub(crate) fn key(self) -> IpAddr {
+        self.0
+    }
 }
 
 /// Connections of one address.
@@ -53,7 +76,12 @@ impl Default for Admissions {
 
 impl Admissions {
     /// Counts one connection of `address`, unauthenticated, if the limits allow it; `unbounded`, if that in all does.
-    pub(crate) fn admit(&self, address: IpAddr, limits: &Limits, unbounded: bool) -> Admission {
+    pub(crate) fn admit(
+        &self,
+        address: CountedAddress,
+        limits: &Limits,
+        unbounded: bool,
+    ) -> Admission {
         if self.total.fetch_add(1, Relaxed) >= u64::from(limits.connections_max) {
             self.total.fetch_sub(1, Relaxed);
             return Admission::TotalReached;
@@ -78,14 +106,14 @@ impl Admissions {
     }
 
     /// Marks one connection of `address` as authenticated.
-    pub(crate) fn authenticate(&self, address: IpAddr) {
+    pub(crate) fn authenticate(&self, address: CountedAddress) {
         if let Some(count) = self.shard(address).get_mut(&address) {
             count.unauthenticated -= 1;
         }
     }
 
     /// Releases a connection that [`admit`](Self::admit) granted.
-    pub(crate) fn release(&self, address: IpAddr, authenticated: bool) {
+    pub(crate) fn release(&self, address: CountedAddress, authenticated: bool) {
         self.total.fetch_sub(1, Relaxed);
         let mut shard = self.shard(address);
         if let Some(count) = shard.get_mut(&address) {
@@ -102,21 +130,13 @@ impl Admissions {
         self.total.load(Relaxed)
     }
 
-    fn shard(&self, address: IpAddr) -> std::sync::MutexGuard<'_, HashMap<IpAddr, AddressCount>> {
+    fn shard(
+        &self,
+        address: CountedAddress,
+    ) -> std::sync::MutexGuard<'_, HashMap<CountedAddress, AddressCount>> {
         let index = self.hasher.hash_one(address) as usize % SHARDS;
         // A worker that panicked between lock and unlock leaves a count at most one too high.
         self.addresses[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// Returns what counts as one address: the address itself, or the network of an IPv6 address (`limits.ipv6_prefix_bits`).
-pub(crate) fn counted_as(address: IpAddr, ipv6_prefix_bits: u8) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix_bits.min(128)));
-            Ipv6Addr::from_bits(address.to_bits() & mask.unwrap_or(0)).into()
-        }
-        v4 => v4,
     }
 }
 
@@ -170,8 +190,8 @@ fn capacity(rate_per_s: u64) -> i64 {
 mod tests {
     use super::*;
 
-    const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
-    const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+    const A: CountedAddress = CountedAddress(IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1)));
+    const B: CountedAddress = CountedAddress(IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2)));
 
     fn limits(total: u32, per_address: u32, unauthenticated: u32) -> Limits {
         Limits {
@@ -220,7 +240,9 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_counts_as_one_address() {
-        let counted = |address: &str, bits| counted_as(address.parse().unwrap(), bits).to_string();
+        let counted = |address: &str, bits| {
+            CountedAddress::of(address.parse().unwrap(), bits).key().to_string()
+        };
         assert_eq!(counted("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::");
         assert_eq!(counted("2001:db8:1:2:3:4:5:6", 48), "2001:db8:1::");
         assert_eq!(counted("2001:db8:1:2:3:4:5:6", 128), "2001:db8:1:2:3:4:5:6");

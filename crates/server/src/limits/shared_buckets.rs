@@ -17,6 +17,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
 
+use crate::limits::admission::CountedAddress;
 use crate::limits::budget::{Buckets, BudgetKey, Rates, Work};
 
 /// The number of parts of the buckets, each with its own lock.
@@ -79,8 +80,8 @@ impl Default for SharedBuckets {
 
 impl SharedBuckets {
     /// Returns the key of an address, shared by all its clients.
-    pub(crate) fn address(&self, address: IpAddr) -> BudgetKey {
-        match address {
+    pub(crate) fn address(&self, address: CountedAddress) -> BudgetKey {
+        match address.key() {
             IpAddr::V4(address) => self.named(1, &address.octets()),
             IpAddr::V6(address) => self.named(1, &address.octets()),
         }
@@ -238,8 +239,8 @@ mod tests {
         let session = SessionId::pack(u16::MAX, u8::MAX, u8::MAX, u32::MAX, u8::MAX);
         let keys = [
             BudgetKey::session(session),
-            budgets.address(IpAddr::from([255; 4])),
-            budgets.address(IpAddr::from([255; 16])),
+            budgets.address(CountedAddress::of([255; 4].into(), 128)),
+            budgets.address(CountedAddress::of([255; 16].into(), 128)),
             budgets.user("a"),
             budgets.user("b"),
             budgets.namespace("a"),

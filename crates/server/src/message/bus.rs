@@ -9,8 +9,8 @@ use dunlin_hub::SessionId;
 
 use crate::auth::revocation::{Revocation, RevocationError};
 use crate::message::cluster::{
-    ClusterCommand, ClusterReply, ClusterRequest, ClusterStatus, MembersReport, RemoteMember,
-    SharedChangeEvent, SharedChangeRequest, StatusPage,
+    ClusterCommand, ClusterReply, ClusterRequest, ClusterStatus, MembersReport, OccupancyChange,
+    RemoteMember, SharedChangeEvent, SharedChangeRequest, StatusPage,
 };
 use crate::message::push::{PushReply, PushRequest};
 use crate::state::connections::ConnectionSearch;
@@ -162,6 +162,12 @@ pub(crate) enum BusMessage {
     ListMembers,
     /// Control to workers: a session on another node has joined a channel, or left it.
     RemoteMember(Box<RemoteMember>),
+    /// Worker to control: occupancy of channels that are at home on this worker, for webhooks.
+    Occupancy(Vec<OccupancyChange>),
+    /// Control to workers: report all that is occupied.
+    ListOccupied,
+    /// Control to workers: joins and leaves of other nodes may have been lost: read the lists of members again.
+    RefreshMemberLists,
 
     /// Control to workers: stop accepting connections, and ask clients to reconnect, spread over the configured time.
     Drain,

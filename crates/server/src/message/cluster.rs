@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use dunlin_config::store::Origin;
-use dunlin_hub::{ClientInfo, MemberEvent, PresenceStats};
+use dunlin_hub::{ClientInfo, MemberEvent, MemberListError, PresenceStats};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -23,6 +23,8 @@ pub(crate) enum ClusterRequest {
     },
     /// List the members of a channel, in at most `bytes_max` bytes.
     Presence { channel: Arc<str>, bytes_max: usize },
+    /// List the members of a channel on other nodes.
+    OtherMembers { channel: Arc<str>, bytes_max: usize },
     /// Count the members of a channel.
     PresenceStats { channel: Arc<str> },
 }
@@ -53,6 +55,7 @@ pub(crate) enum ClusterReply {
     /// The value of `result`, as JSON.
     Command(Result<Box<[u8]>, ApiError>),
     Presence(Result<Vec<Arc<ClientInfo>>, ApiError>),
+    OtherMembers(Result<Vec<Arc<ClientInfo>>, MemberListError>),
     PresenceStats(Result<PresenceStats, ApiError>),
 }
 
@@ -74,6 +77,24 @@ pub(crate) enum MembersReport {
     All(Vec<MemberEvent>),
     /// Changes were dropped, or lost with a worker that died: request all members.
     Lost,
+}
+
+/// A channel has its first subscriber on this node or none any longer, or a user of a presence channel its first session.
+#[derive(Debug)]
+pub(crate) struct OccupancyChange {
+    pub(crate) channel: Arc<str>,
+    pub(crate) user: Option<Arc<str>>,
+    pub(crate) edge: OccupancyEdge,
+}
+
+/// An end of an occupancy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OccupancyEdge {
+    Begun,
+    /// It has begun before hooks wanted to know, or was reported before.
+    Known,
+    Ended,
 }
 
 /// A session on another node has joined a channel, or left it.

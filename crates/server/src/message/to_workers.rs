@@ -103,6 +103,7 @@ mod tests {
     fn joins_and_leaves_are_dropped_first_then_what_others_ask_and_answers_never() {
         let (sender, mut receiver) = to_workers();
         let info = Arc::new(ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             client: SessionId::from_u64(1).expect("an id"),
             user: "ann".into(),

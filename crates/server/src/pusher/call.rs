@@ -5,7 +5,7 @@ use std::fmt;
 use dunlin_hub::tenant::has_mark;
 use dunlin_protocol::json::{self, Json, Text};
 use dunlin_protocol::pusher::{
-    ChannelKind, EVENT_NAME_BYTES_MAX, SocketId, is_name, payload_of_text,
+    ChannelKind, EVENT_NAME_BYTES_MAX, SocketId, is_name, is_reserved, payload_of_text,
 };
 use dunlin_wire::http1::query;
 use md5::{Digest, Md5};
@@ -52,6 +52,8 @@ pub(crate) struct TriggeredEvent {
 pub(crate) struct RequestedInfo {
     pub(crate) users: bool,
     pub(crate) subscriptions: bool,
+    /// The last event of a cache channel.
+    pub(crate) cache: bool,
 }
 
 /// The error of a rejected call: its status, and a sentence that is the response body.
@@ -162,11 +164,13 @@ impl CallHead<'_> {
                 if batch.len() > max {
                     return Err(PusherError::bad(format_args!("a batch has at most {max} events")));
                 }
-                batch
-                    .into_iter()
-                    .map(|event| event.publish(app))
-                    .collect::<Result<_, _>>()
-                    .map(Call::Batch)
+                let events = batch.into_iter().map(|event| event.publish(app));
+                let events = events.collect::<Result<Vec<_>, _>>()?;
+                // The answer has the attributes of one channel for each event.
+                if events.iter().any(|event| event.channels.len() > 1) {
+                    return Err(PusherError::bad("an event of a batch is for one `channel`"));
+                }
+                Ok(Call::Batch(events))
             }
             ["channels"] => {
                 get()?;
@@ -181,6 +185,11 @@ impl CallHead<'_> {
                     let why = "user_count is of presence channels: set filter_by_prefix to `presence-` or longer";
                     return Err(PusherError::bad(why));
                 }
+                if info.cache {
+                    return Err(PusherError::bad(
+                        "cache is of one channel: ask for it by its name",
+                    ));
+                }
                 Ok(Call::Channels { prefix, info })
             }
             ["channels", name] => {
@@ -188,6 +197,9 @@ impl CallHead<'_> {
                 let info = self.info()?;
                 if info.users && ChannelKind::of(name) != ChannelKind::Presence {
                     return Err(PusherError::bad("user_count is of presence channels"));
+                }
+                if info.cache && !ChannelKind::is_cache(name) {
+                    return Err(PusherError::bad("cache is of cache channels"));
                 }
                 Ok(Call::Channel { name: countable(name)?, info })
             }
@@ -227,7 +239,8 @@ impl CallHead<'_> {
 }
 
 impl RequestedInfo {
-    pub(crate) const NONE: RequestedInfo = RequestedInfo { users: false, subscriptions: false };
+    pub(crate) const NONE: RequestedInfo =
+        RequestedInfo { users: false, subscriptions: false, cache: false };
 
     fn parse(list: &str) -> Result<RequestedInfo, PusherError> {
         let mut info = RequestedInfo::NONE;
@@ -235,8 +248,7 @@ impl RequestedInfo {
             match wanted {
                 "user_count" => info.users = true,
                 "subscription_count" => info.subscriptions = true,
-                // Accepted and ignored: only the channel's history holds the cached event here.
-                "cache" => {}
+                "cache" => info.cache = true,
                 other => {
                     return Err(PusherError::bad(format_args!("info: {other:?} is not known")));
                 }
@@ -282,6 +294,11 @@ impl EventBody<'_> {
         let event = self.name.0.into_owned();
         if !(1..=EVENT_NAME_BYTES_MAX).contains(&event.len()) {
             let why = format_args!("name: an event's name has 1 to {EVENT_NAME_BYTES_MAX} bytes");
+            return Err(PusherError::bad(why));
+        }
+        if is_reserved(&event) {
+            let why =
+                "name: events that begin with `pusher:` or `pusher_internal:` are the server's own";
             return Err(PusherError::bad(why));
         }
         let own = (!self.channel.is_empty()).then_some(Text(self.channel));
@@ -411,6 +428,12 @@ mod tests {
         assert_eq!(event(r#"{"name":"a","data":"","channels":[]}"#), 400);
         assert_eq!(event(r#"{"name":"","data":"","channel":"a"}"#), 400);
         assert_eq!(event(r#"{"name":"a","data":"","channel":"a b"}"#), 400);
+        // Regression test: they were published, and arrived under another name.
+        assert_eq!(event(r#"{"name":"pusher:error","data":"","channel":"a"}"#), 400);
+        assert_eq!(
+            event(r#"{"name":"pusher_internal:member_added","data":"","channel":"a"}"#),
+            400
+        );
         assert_eq!(event(r#"{"name":"a","data":"","channel":"a","socket_id":"x"}"#), 400);
         assert_eq!(event(r#"{"name":"a","data":"","channels":["private-encrypted-a","b"]}"#), 400);
         let long = "x".repeat(10_241);
@@ -420,6 +443,12 @@ mod tests {
         let one = r#"{"name":"a","data":"","channel":"a"}"#;
         let batch = format!(r#"{{"batch":[{}]}}"#, [one; 11].join(","));
         assert_eq!(refused("POST", "/apps/3/batch_events", "", &batch), 400);
+        let reserved = r#"{"batch":[{"name":"pusher:a","data":"","channel":"a"}]}"#;
+        assert_eq!(refused("POST", "/apps/3/batch_events", "", reserved), 400);
+        let for_two = r#"{"batch":[{"name":"a","data":"","channels":["a","b"]}]}"#;
+        assert_eq!(refused("POST", "/apps/3/batch_events", "", for_two), 400);
+        assert_eq!(refused("GET", "/apps/3/channels/a", "info=cache", ""), 400);
+        assert_eq!(refused("GET", "/apps/3/channels", "info=cache", ""), 400);
         assert_eq!(refused("GET", "/apps/3/events", "", ""), 405);
         assert_eq!(refused("GET", "/apps/3/nothing", "", ""), 404);
         assert_eq!(refused("GET", "/apps/3", "", ""), 404);

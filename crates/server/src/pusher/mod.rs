@@ -11,4 +11,4 @@ pub(crate) use self::call::{
     Call, CallHead, PusherError, RequestedInfo, TriggeredEvent, split_path,
 };
 pub(crate) use self::namespace::ChannelVariants;
-pub(crate) use self::plan::{ChannelCount, Plan, PlanStep, ResponseShape};
+pub(crate) use self::plan::{ChannelAttribute, Plan, PlanStep, ResponseShape};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dunlin_hub::tenant;
 use dunlin_protocol::json::Object;
-use dunlin_protocol::pusher::{ChannelKind, pusher_name};
+use dunlin_protocol::pusher::{ChannelKind, event, pusher_name, write_user_id};
 
 use super::App;
 use super::call::{COUNTED_MAX, PusherError, RequestedInfo};
@@ -16,8 +16,10 @@ pub(crate) struct Plan {
     shape: ResponseShape,
     info: RequestedInfo,
     channels: Vec<ChannelPlan>,
-    /// Whether the counts have been requested; they follow the action of the call.
+    /// Whether the attributes have been requested; they follow the action of the call.
     is_counting: bool,
+    /// When the call was made.
+    unix_ms: u64,
 }
 
 /// The shape of the response body.
@@ -38,18 +40,21 @@ struct ChannelPlan {
     info: RequestedInfo,
     users: Option<u64>,
     subscriptions: Option<u64>,
+    /// The last event of a cache channel, as JSON.
+    cached: Option<Vec<u8>>,
 }
 
-/// A count of a channel.
+/// An attribute of a channel that is asked of the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChannelCount {
+pub(crate) enum ChannelAttribute {
     Users,
     Subscriptions,
+    Cached,
 }
 
 /// The next step of a plan.
 pub(crate) enum PlanStep {
-    /// Request the counts of the plan.
+    /// Request the attributes of the plan.
     Count(Plan),
     Respond {
         status: u16,
@@ -59,35 +64,52 @@ pub(crate) enum PlanStep {
 }
 
 impl Plan {
-    pub(crate) fn new(app: &Arc<App>, shape: ResponseShape, info: RequestedInfo) -> Plan {
-        Plan { app: Arc::clone(app), shape, info, channels: Vec::new(), is_counting: false }
+    pub(crate) fn new(
+        app: &Arc<App>,
+        shape: ResponseShape,
+        info: RequestedInfo,
+        unix_ms: u64,
+    ) -> Plan {
+        let app = Arc::clone(app);
+        Plan { app, shape, info, channels: Vec::new(), is_counting: false, unix_ms }
     }
 
-    /// Adds the counts of a channel. Only presence channels have user counts.
+    /// Adds the attributes of a channel. Only presence channels have user counts, only cache channels a last event.
     pub(crate) fn count(&mut self, name: &str, info: RequestedInfo) {
         let users = info.users && ChannelKind::of(name) == ChannelKind::Presence;
-        let info = RequestedInfo { users, ..info };
-        let counted = ChannelPlan { name: name.to_owned(), info, users: None, subscriptions: None };
-        self.channels.push(counted);
+        let cache = info.cache && ChannelKind::is_cache(name);
+        let info = RequestedInfo { users, cache, ..info };
+        let (users, subscriptions, cached) = (None, None, None);
+        self.channels.push(ChannelPlan {
+            name: name.to_owned(),
+            info,
+            users,
+            subscriptions,
+            cached,
+        });
     }
 
-    /// Checks that the call requests at most [`COUNTED_MAX`] counts.
+    /// Checks that the call requests at most [`COUNTED_MAX`] attributes.
     pub(crate) fn check(&self) -> Result<(), PusherError> {
-        match self.counts().count() <= COUNTED_MAX {
+        match self.attributes().count() <= COUNTED_MAX {
             true => Ok(()),
             false => Err(PusherError {
                 status: 400,
-                why: format!("info: at most {COUNTED_MAX} counts; ask for fewer channels"),
+                why: format!("info: at most {COUNTED_MAX} attributes; ask for fewer channels"),
             }),
         }
     }
 
-    /// Returns the counts to request, in the order of their results.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (&str, ChannelCount)> {
+    /// Returns the attributes to request, in the order of their results.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = (&str, ChannelAttribute)> {
         self.channels.iter().flat_map(|channel| {
-            let users = channel.info.users.then_some(ChannelCount::Users);
-            let subscriptions = channel.info.subscriptions.then_some(ChannelCount::Subscriptions);
-            users.into_iter().chain(subscriptions).map(|count| (&*channel.name, count))
+            let RequestedInfo { users, subscriptions, cache } = channel.info;
+            let requested = [
+                users.then_some(ChannelAttribute::Users),
+                subscriptions.then_some(ChannelAttribute::Subscriptions),
+                cache.then_some(ChannelAttribute::Cached),
+            ];
+            requested.into_iter().flatten().map(|attribute| (&*channel.name, attribute))
         })
     }
 
@@ -106,7 +128,7 @@ impl Plan {
             }
         }
         if self.is_counting {
-            self.take_counts(&outcomes);
+            self.take_attributes(&outcomes);
             return self.respond();
         }
         match (self.shape, outcomes.pop()) {
@@ -126,16 +148,16 @@ impl Plan {
                 }
             }
             (ResponseShape::Users, Some(CommandOutcome::Presence(present))) => {
-                let mut users: Vec<&str> = present.iter().map(|info| &*info.user).collect();
-                users.sort_unstable();
-                users.dedup();
+                let mut users: Vec<_> = present.iter().collect();
+                users.sort_by(|a, b| a.user.cmp(&b.user));
+                users.dedup_by(|a, b| a.user == b.user);
                 let mut body = b"{\"users\":[".to_vec();
                 for (at, user) in users.into_iter().enumerate() {
                     if at > 0 {
                         body.push(b',');
                     }
                     let mut object = Object::begin(&mut body);
-                    object.string("id", user);
+                    write_user_id(object.key("id"), user);
                     object.end();
                 }
                 body.extend_from_slice(b"]}");
@@ -144,11 +166,11 @@ impl Plan {
             _ => {}
         }
         self.is_counting = true;
-        let is_more = self.counts().next().is_some();
+        let is_more = self.attributes().next().is_some();
         if is_more { PlanStep::Count(self) } else { self.respond() }
     }
 
-    fn take_counts(&mut self, outcomes: &[CommandOutcome]) {
+    fn take_attributes(&mut self, outcomes: &[CommandOutcome]) {
         let mut outcomes = outcomes.iter();
         for channel in &mut self.channels {
             if channel.info.users
@@ -160,6 +182,14 @@ impl Plan {
                 && let Some(CommandOutcome::Channels(found)) = outcomes.next()
             {
                 channel.subscriptions = Some(found.iter().map(|of| of.clients).sum());
+            }
+            if channel.info.cache
+                && let Some(CommandOutcome::History(history)) = outcomes.next()
+                && let Some(publication) = history.publications.last()
+            {
+                let kept_until_ms = publication.time_ms() + self.app.config.cache_ttl_ms;
+                let ttl_s = kept_until_ms.saturating_sub(self.unix_ms).div_ceil(1000);
+                event::write_cached(channel.cached.get_or_insert_default(), publication, ttl_s);
             }
         }
     }
@@ -193,7 +223,7 @@ impl Plan {
                 if let Some(channel) = self.channels.first() {
                     let occupied = channel.subscriptions.is_some_and(|count| count > 0);
                     object.raw("occupied", if occupied { b"true" } else { b"false" });
-                    channel.write_counts(&mut object, self.info);
+                    channel.write_attributes(&mut object, self.info);
                 }
             }
             ResponseShape::Users | ResponseShape::Done => {}
@@ -206,16 +236,19 @@ impl Plan {
 impl ChannelPlan {
     fn write(&self, out: &mut Vec<u8>, info: RequestedInfo) {
         let mut object = Object::begin(out);
-        self.write_counts(&mut object, info);
+        self.write_attributes(&mut object, info);
         object.end();
     }
 
-    fn write_counts(&self, object: &mut Object<'_>, info: RequestedInfo) {
+    fn write_attributes(&self, object: &mut Object<'_>, info: RequestedInfo) {
         if let Some(users) = self.users.filter(|_| info.users) {
             object.integer("user_count", users);
         }
         if let Some(subscriptions) = self.subscriptions.filter(|_| info.subscriptions) {
             object.integer("subscription_count", subscriptions);
+        }
+        if self.info.cache {
+            object.raw("cache", self.cached.as_deref().unwrap_or(b"null"));
         }
     }
 }
@@ -227,7 +260,9 @@ fn failed(error: &ApiError) -> PlanStep {
 #[cfg(test)]
 mod tests {
     use dunlin_config::{Map, PusherApp, Secret};
-    use dunlin_hub::{ChannelSummary, PresenceStats};
+    use dunlin_hub::{
+        ChannelSummary, History, PresenceStats, Publication, PublicationParts, StreamPosition,
+    };
 
     use super::super::Apps;
     use super::*;
@@ -236,10 +271,10 @@ mod tests {
         let config =
             PusherApp { id: "3".into(), secret: Some(Secret::new("s")), ..PusherApp::default() };
         let apps: Map<PusherApp> = [("shop", config)].into_iter().collect();
-        Plan::new(Apps::of(&apps).by_id("3").unwrap(), shape, info)
+        Plan::new(Apps::of(&apps).by_id("3").unwrap(), shape, info, 1_000_000)
     }
 
-    const BOTH: RequestedInfo = RequestedInfo { users: true, subscriptions: true };
+    const BOTH: RequestedInfo = RequestedInfo { users: true, subscriptions: true, cache: false };
 
     fn found(names: &[(&str, u64)]) -> CommandResult {
         let of = |&(name, clients): &(&str, u64)| ChannelSummary { name: name.into(), clients };
@@ -268,11 +303,11 @@ mod tests {
             panic!()
         };
         assert_eq!(
-            counting.counts().collect::<Vec<_>>(),
+            counting.attributes().collect::<Vec<_>>(),
             [
-                ("presence-a", ChannelCount::Users),
-                ("presence-a", ChannelCount::Subscriptions),
-                ("b", ChannelCount::Subscriptions)
+                ("presence-a", ChannelAttribute::Users),
+                ("presence-a", ChannelAttribute::Subscriptions),
+                ("b", ChannelAttribute::Subscriptions)
             ]
         );
         let answers = vec![stats(2), found(&[("c:presence-a", 3)]), found(&[])];
@@ -308,6 +343,31 @@ mod tests {
         let many: Vec<(&str, u64)> = many.iter().map(|(name, count)| (&**name, *count)).collect();
         let refused = plan(ResponseShape::Channels, BOTH).next(vec![found(&many)]);
         assert!(matches!(refused, PlanStep::Respond { status: 400, .. }));
+    }
+
+    /// Regression test: `info=cache` was accepted and ignored.
+    #[test]
+    fn a_cache_channel_shows_its_last_event_and_how_long_it_is_kept() {
+        let info = RequestedInfo { cache: true, ..RequestedInfo::NONE };
+        let answered = |publications: Vec<Publication>| {
+            let mut plan = plan(ResponseShape::Channel, info);
+            plan.count("cache-a", RequestedInfo { subscriptions: true, ..info });
+            let PlanStep::Count(counting) = plan.next(Vec::new()) else { panic!() };
+            let position = StreamPosition::default();
+            let history = Ok(CommandOutcome::History(History { publications, position }));
+            body(counting.next(vec![found(&[]), history]))
+        };
+        assert_eq!(answered(Vec::new()), r#"{"occupied":false,"cache":null}"#);
+        let last = PublicationParts {
+            data: (*br#"{"a":1}"#).into(),
+            tags: [("event".into(), "made".into())].into_iter().collect(),
+            time_ms: 1_000_000 - 60_000,
+            ..PublicationParts::default()
+        };
+        assert_eq!(
+            answered(vec![last.into()]),
+            r#"{"occupied":false,"cache":{"event":"made","data":"{\"a\":1}","ttl":1740}}"#
+        );
     }
 
     #[test]

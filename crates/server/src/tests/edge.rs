@@ -187,6 +187,46 @@ fn behind_a_proxy_a_limit_per_address_is_one_per_client() {
     cluster.look_after_until(|state| state.admissions.total() == 0);
 }
 
+/// Regression test: the network of an IPv6 client, which counts for limits, was shown as its address.
+#[test]
+fn clients_of_one_ipv6_network_count_as_one_and_are_listed_each_with_its_address() {
+    let cluster = behind_a_proxy(false);
+    let mut held = Vec::new();
+    let mut connect = |client: &str| {
+        let mut stream = silent(cluster.address, PROXY);
+        let target = "/connection/uni_sse?cf_connect=%7B%22subs%22%3A%7B%22news%22%3A%7B%7D%7D%7D";
+        let head = format!("GET {target} HTTP/1.1\r\nHost: d\r\nX-Forwarded-For: {client}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 512];
+        let read = stream.read(&mut answer).unwrap();
+        held.push(stream);
+        String::from_utf8_lossy(&answer[..read]).split(' ').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(connect("2001:db8::7"), "200");
+    assert_eq!(connect("2001:db8::8"), "200");
+    assert_eq!(connect("2001:db8::9"), "429", "the third of one network");
+    assert_eq!(connect("2001:db8:0:1::7"), "200", "another network");
+    let listed = |body: &str| {
+        let mut stream = silent(cluster.address, OUTSIDE);
+        write!(
+            stream,
+            "POST /api/connections HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let answer: serde_json::Value = serde_json::from_str(body).unwrap();
+        let all = answer["result"]["connections"].as_object().unwrap().values();
+        let mut all: Vec<_> = all.map(|of| of["address"].as_str().unwrap().to_owned()).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(listed("{}"), ["2001:db8:0:1::7", "2001:db8::7", "2001:db8::8"]);
+    assert_eq!(listed(r#"{"address":"2001:db8::8"}"#), ["2001:db8::8"]);
+}
+
 #[test]
 fn nobody_but_a_proxy_says_whose_a_connection_is() {
     let cluster = behind_a_proxy(true);

@@ -55,7 +55,7 @@ impl Client {
         let opened = client.next();
         assert_eq!(opened["event"], "pusher:connection_established", "{opened}");
         let data: Value = serde_json::from_str(opened["data"].as_str().unwrap()).unwrap();
-        assert_eq!(data["activity_timeout"], 120);
+        assert_eq!(data["activity_timeout"], 30, "proxies cut idle connections after 60 s");
         client.id = data["socket_id"].as_str().unwrap().to_owned();
         client
     }
@@ -379,7 +379,7 @@ fn an_event_of_a_client_goes_to_the_others_of_a_private_channel_and_nowhere_else
     assert_eq!(ada.next()["event"], "pusher_internal:member_added");
     // A `user_id` in the message is replaced by the signed one.
     ada.say(&json!({"event": "client-moved", "channel": "presence-a", "data": 1, "user_id": "8"}));
-    assert_eq!(bob.next()["user_id"], "7");
+    assert_eq!(bob.next()["user_id"], 7);
     let large = json!({"event": "client-a", "channel": "private-a", "data": "x".repeat(10_241)});
     ada.say(&large);
     assert_eq!(ada.next()["data"]["code"], 4301);
@@ -420,6 +420,11 @@ fn who_signs_in_is_reached_as_that_user_and_is_sent_away_as_that() {
     sign_in(&mut ada, SECRET);
     let signed_in = ada.next();
     assert_eq!(signed_in["event"], "pusher:signin_success", "{signed_in}");
+    // Regression test: what was sent before the client had subscribed to its channel was lost.
+    let event = json!({"name": "early", "channels": ["#server-to-user-ada"], "data": "welcome"});
+    assert_eq!(publish(&cluster, &event).0, 200);
+    let early = ada.next();
+    assert_eq!((&early["event"], &early["data"]), (&json!("early"), &json!("welcome")), "{early}");
     ada.subscribed("#server-to-user-ada", "");
     // A client that has signed in needs no channel data.
     let listed = ada.subscribed("presence-a", "");
@@ -539,6 +544,37 @@ fn a_cache_channel_begins_with_its_last_event() {
     late.subscribed("private-cache-a", "");
     assert_eq!(late.next(), json!({"event": "e", "channel": "private-cache-a", "data": "2"}));
     late.has_nothing();
+    let (status, shown) =
+        call(&cluster, "GET", "/apps/3/channels/private-cache-a", "info=cache", "");
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(
+        (status, &shown["cache"]["data"], &shown["cache"]["event"]),
+        (200, &json!("2"), &json!("e"))
+    );
+    assert!((1..=1800).contains(&shown["cache"]["ttl"].as_u64().unwrap()), "{shown}");
+    let none = call(&cluster, "GET", "/apps/3/channels/cache-b", "info=cache", "");
+    assert_eq!(none, (200, r#"{"occupied":false,"cache":null}"#.into()));
+}
+
+/// Regression test: a number became a string on its way.
+#[test]
+fn a_user_whose_id_is_a_number_is_a_number_to_clients_and_backends() {
+    let cluster = cluster(2);
+    let mut ada = Client::connect(&cluster);
+    assert_eq!(
+        ada.subscribed("presence-a", r#"{"user_id":"ada"}"#)["presence"]["ids"],
+        json!(["ada"])
+    );
+    let mut ten = Client::connect(&cluster);
+    let listed = ten.subscribed("presence-a", r#"{"user_id":10,"user_info":{"n":1}}"#);
+    assert_eq!(listed["presence"]["ids"], json!([10, "ada"]));
+    assert_eq!(ada.next()["data"], r#"{"user_id":10,"user_info":{"n":1}}"#);
+    ten.say(&json!({"event": "client-e", "channel": "presence-a", "data": 3}));
+    assert_eq!(ada.next()["user_id"], 10);
+    let users = call(&cluster, "GET", "/apps/3/channels/presence-a/users", "", "");
+    assert_eq!(users, (200, r#"{"users":[{"id":10},{"id":"ada"}]}"#.into()));
+    drop(ten);
+    assert_eq!(ada.next()["data"], r#"{"user_id":10}"#);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::link::{Link, Peer};
 use super::parts::Handshake;
 use super::reply::PlainResponse;
 use super::timer::Timer;
-use crate::limits::admission::{Admission, counted_as};
+use crate::limits::admission::{Admission, CountedAddress};
 use crate::metrics::Metric;
 use crate::request::forwarded_for::forwarded_for;
 
@@ -60,11 +60,14 @@ impl Worker<'_> {
     /// limit is exceeded.
     fn admit(&mut self, address: IpAddr, source: Source) -> Option<Peer> {
         let limits = &self.settings.config.limits;
-        let counted = counted_as(address, limits.ipv6_prefix_bits);
+        let counted = CountedAddress::of(address, limits.ipv6_prefix_bits);
         let refused = match self.state.admissions.admit(counted, limits, source == Source::Proxy) {
             Admission::Granted => {
                 let may_name_others = source != Source::Client;
-                return Some(Peer::new(self.peers.intern(counted), may_name_others));
+                return Some(Peer::new(
+                    self.peers.intern(address, limits.ipv6_prefix_bits),
+                    may_name_others,
+                ));
             }
             Admission::TotalReached => Metric::RefusedTotal,
             Admission::AddressReached => Metric::RefusedAddress,
@@ -99,8 +102,7 @@ impl Worker<'_> {
             ));
         };
         let Some(client) = client else { return Ok(()) };
-        let counted = counted_as(client, self.settings.config.limits.ipv6_prefix_bits);
-        if self.peers.get(peer.place()) == Some(counted) {
+        if self.peers.address(peer) == Some(client.to_canonical()) {
             return Ok(());
         }
         let source = if is_proxy(client) { Source::Proxy } else { Source::ClientOfProxy };
@@ -138,7 +140,7 @@ impl Worker<'_> {
     /// connections wait in the listen backlogs.
     fn take_handshake(&mut self, cx: &mut Context<Link>, peer: IpAddr, is_proxy: bool) -> bool {
         let limits = &self.settings.config.limits;
-        let address = (!is_proxy).then(|| counted_as(peer, limits.ipv6_prefix_bits));
+        let address = (!is_proxy).then(|| CountedAddress::of(peer, limits.ipv6_prefix_bits));
         let handshake = self.accept_limits.handle_handshake(cx.now_ms(), address, limits);
         let Handshake::Begins { pause_ms } = handshake else {
             self.count(Metric::HandshakesRefused);
@@ -174,7 +176,7 @@ impl Worker<'_> {
     pub(super) fn authenticated(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         let Some(link) = cx.data(conn).filter(|link| !link.peer.is_authenticated()) else { return };
         link.peer = link.peer.authenticated();
-        if let Some(address) = self.peers.authenticate(link.peer.place()) {
+        if let Some(address) = self.peers.authenticate(link.peer) {
             self.state.admissions.authenticate(address);
         }
         cx.mark_authenticated(conn);
@@ -182,7 +184,7 @@ impl Worker<'_> {
 
     /// Releases what a closed connection counted for.
     pub(super) fn release_peer(&mut self, peer: Peer) {
-        if let Some(address) = self.peers.release(peer.place(), peer.is_authenticated()) {
+        if let Some(address) = self.peers.release(peer) {
             self.state.admissions.release(address, peer.is_authenticated());
         }
     }

@@ -86,7 +86,7 @@ impl Worker<'_> {
         };
         let of_user = Rates::from(&limits.user_budget);
         let of_address = Rates::from(&limits.address_budget);
-        let address = if of_address.is_limited() { self.peers.get(peer.place()) } else { None };
+        let address = if of_address.is_limited() { self.peers.counted(peer) } else { None };
         [
             session.map(|session| (BudgetKey::session(session), Rates::from(own))),
             (of_user.is_limited() && !bare(user).is_empty())
@@ -220,8 +220,8 @@ impl Worker<'_> {
 
     /// The owner of the streams that a client creates.
     pub(super) fn owner_of(&self, user: &str, peer: Peer) -> Owner {
-        match (bare(user), self.peers.get(peer.place())) {
-            ("", Some(address)) => self.hub.owner_of_address(address),
+        match (bare(user), self.peers.counted(peer)) {
+            ("", Some(address)) => self.hub.owner_of_address(address.key()),
             ("", None) => Owner::NONE,
             _ => self.hub.owner_of(user),
         }

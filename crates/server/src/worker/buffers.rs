@@ -28,7 +28,7 @@ impl Worker<'_> {
         cx.for_each_connection(|cx, conn| {
             let bytes = cx.buffered_bytes(conn);
             if let Some(link) = cx.data(conn).filter(|_| bytes > 0) {
-                holders.push(BufferHolder { conn, bytes, address: link.peer.place() });
+                holders.push(BufferHolder { conn, bytes, address: self.peers.counted(link.peer) });
             }
         });
         for conn in self.buffers.evict(holders) {

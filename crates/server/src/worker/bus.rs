@@ -79,6 +79,10 @@ impl Worker<'_> {
                 let RemoteMember { channel, info, joined } = *member;
                 self.hub.announce_remote(now, &channel, &info, joined);
             }
+            // The agent had no room for it.
+            BusMessage::Occupancy(changes) => self.emitter.restore_occupancy(changes),
+            BusMessage::ListOccupied => self.list_occupied(),
+            BusMessage::RefreshMemberLists => self.hub.refresh_member_lists(),
             BusMessage::KeysFetched => self.keys_fetched(cx),
             BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
             BusMessage::RevokedUnseen => self.handle_revoked_unseen(cx),

@@ -1,6 +1,10 @@
 //! The worker's side of the cluster: requests to all nodes, and commands executed for another node.
 
-use dunlin_hub::{ChannelOptions, ChannelSummary, Error, Event};
+use std::sync::Arc;
+
+use dunlin_hub::{
+    ChannelOptions, ChannelSummary, ClientInfo, Error, Event, MemberListError, MemberListRequest,
+};
 use dunlin_net::Context;
 
 use super::Worker;
@@ -60,10 +64,41 @@ impl Worker<'_> {
 
     /// Called once a second: reports all members again if a report was lost.
     pub(super) fn look_at_members(&mut self) {
+        self.hub.look_at_member_lists(self.clock.now());
         if self.sweeps.has_lost_members() && self.is_in_cluster() {
             let is_known = self.send_members(MembersReport::Lost);
             self.sweeps.set_members_lost(!is_known);
         }
+    }
+
+    /// Requests the members on other nodes of channels whose subscribers list them.
+    pub(super) fn request_member_lists(&mut self, cx: &mut Context<Link>) {
+        while let Some(request) = self.hub.poll_member_list() {
+            let (channel, bytes_max) = (Arc::clone(&request.channel), request.bytes_max);
+            let Some(token) = self.token(cx, Pending::MemberList(Box::new(request))) else {
+                continue;
+            };
+            let request = ClusterRequest::OtherMembers { channel, bytes_max };
+            let message = BusMessage::ClusterRequest { token, request: Box::new(request) };
+            if self.endpoint.send(self.state.control_endpoint(), message).is_err() {
+                self.count(Metric::BusRefused);
+                if let Some(pending) = self.pending.take(token) {
+                    self.fail(cx, &pending, Error::Overloaded);
+                }
+            }
+        }
+    }
+
+    /// Passes the members on other nodes to the hub.
+    pub(super) fn member_list_read(
+        &mut self,
+        cx: &mut Context<Link>,
+        request: &MemberListRequest,
+        list: Result<Vec<Arc<ClientInfo>>, MemberListError>,
+    ) {
+        let now = self.now(cx);
+        self.hub.handle_member_list(now, request, list);
+        self.drain_events(cx);
     }
 
     fn send_members(&mut self, report: MembersReport) -> bool {
@@ -162,6 +197,8 @@ impl Worker<'_> {
                 })
             }
             ClusterReply::Presence(result) => result.map(CommandOutcome::Presence),
+            // No command asks for them.
+            ClusterReply::OtherMembers(_) => return,
             ClusterReply::PresenceStats(result) => result.map(CommandOutcome::PresenceStats),
         };
         self.api_answered(cx, place, result);
@@ -175,6 +212,10 @@ impl Worker<'_> {
         token: u64,
         reply: ClusterReply,
     ) {
+        if let (Pending::MemberList(request), ClusterReply::OtherMembers(list)) = (&pending, &reply)
+        {
+            return self.member_list_read(cx, request, list.clone());
+        }
         let event = match reply {
             ClusterReply::Presence(Ok(present)) => Event::Presence { token, result: Ok(present) },
             ClusterReply::PresenceStats(Ok(stats)) => {

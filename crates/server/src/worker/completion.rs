@@ -79,6 +79,9 @@ impl Worker<'_> {
                 self.charge_namespace(&channel, Work { bytes, ..Work::default() });
             }
             (Pending::Pusher { session }, event) => self.pusher_answered(session, event),
+            (Pending::PusherSignIn { session, user_data }, event) => {
+                self.sign_in_answered(cx, session, &user_data, &event);
+            }
             (Pending::Connect { session }, Event::Subscribed { channel, result, .. }) => {
                 self.connect_subscribed(cx, session, channel, result);
             }
@@ -88,8 +91,8 @@ impl Worker<'_> {
             (Pending::Api(place), event) => {
                 self.api_answered(cx, place, outcome_of(event).map_err(ApiError::from));
             }
-            (Pending::Connect { .. }, _) => {
-                debug_assert!(false, "only a subscription is asked for with such a token");
+            (Pending::Connect { .. } | Pending::MemberList(_), _) => {
+                debug_assert!(false, "only another answer is asked for with such a token");
             }
         }
     }

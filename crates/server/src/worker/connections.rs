@@ -195,7 +195,7 @@ impl Worker<'_> {
             return None;
         }
         let link = cx.data(ConnId::from_u64(view.tag));
-        let address = link.and_then(|link| self.peers.get(link.peer.place()));
+        let address = link.and_then(|link| self.peers.address(link.peer));
         if filter.address.is_some() && filter.address != address {
             return None;
         }

@@ -76,7 +76,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dunlin_bus::{Endpoint, SendError};
-use dunlin_hub::{Hub, HubConfig, Now};
+use dunlin_hub::{Hub, HubConfig, MemberListError, Now};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Http, HttpHandler, Interest,
     ListenerId, LoopConfig, Ready, Sleep, TimerId, WebSocket, WebSocketHandler, http, websocket,
@@ -304,6 +304,7 @@ impl<'w> Worker<'w> {
         // A write may have ended sessions, which concerns other workers.
         self.drain_events(cx);
         self.send_to_engines(cx);
+        self.request_member_lists(cx);
         self.transmit();
         let retry_ms = [self.hub.poll_timeout(), self.engines.poll_timeout()];
         let (flush_ms, retry_ms) = (self.hub.flush_due_ms(), retry_ms.into_iter().flatten().min());
@@ -315,6 +316,7 @@ impl<'w> Worker<'w> {
     /// Sends the hub's messages to other workers, and wakes those that sleep.
     fn transmit(&mut self) {
         self.report_members();
+        self.report_occupancy();
         while let Some((to, message)) = self.hub.poll_transmit() {
             let refused = self.endpoint.send(usize::from(to), BusMessage::Hub(message)).err();
             if let Some(BusMessage::Hub(message)) = refused.map(SendError::into_value) {
@@ -374,6 +376,10 @@ impl<'w> Worker<'w> {
                 self.reply(session, id, &Reply::Error(&error.into()));
             }
             Pending::Pusher { session } => self.pusher_failed(session, error),
+            Pending::PusherSignIn { session, .. } => self.sign_in_failed(cx, session),
+            Pending::MemberList(ref request) => {
+                self.member_list_read(cx, request, Err(MemberListError::Unavailable));
+            }
             // The callers of `token` handle these, because they hold the needed state.
             Pending::Connect { .. } | Pending::Poll { .. } => {}
             Pending::Api(place) => self.api_answered(cx, place, Err(error.into())),

@@ -217,7 +217,7 @@ impl Worker<'_> {
             user,
             meta: passed.and_then(|passed| passed.meta.as_deref()),
             labels: self.hub.labels(session),
-            address: peer.and_then(|peer| self.peers.get(peer.place())),
+            address: peer.and_then(|peer| self.peers.address(peer)),
             headers: passed.map_or(&[], |passed| &passed.http_headers),
             emulated: passed.map_or(&[], |passed| &passed.emulated_headers),
         };

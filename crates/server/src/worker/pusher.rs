@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelRef, Event, NewPublication, NewSession, Outgoing, SessionId, StreamPosition,
+    ChannelRef, Event, MemberUser, NewPublication, NewSession, Outgoing, SessionId, StreamPosition,
     SubscribeOptions, tenant,
 };
 use dunlin_net::{ConnId, Context, http};
@@ -13,7 +13,7 @@ use dunlin_protocol::centrifuge::{Disconnect, ErrorCode};
 use dunlin_protocol::pusher::{
     ChannelKind, EVENT_NAME_BYTES_MAX, EVENT_TAG, Member, Message, Messages, PusherCode, SignIn,
     SocketId, Subscribe, VERSIONS, event, is_name, presence_channel_text, private_channel_text,
-    pusher_name, server_to_user, sign_in_text,
+    pusher_name, server_to_user, server_to_user_channel, sign_in_text,
 };
 use dunlin_wire::http1::query;
 
@@ -335,11 +335,12 @@ impl Worker<'_> {
             return Ok(());
         };
         let member = authorized_member(app, socket_id, of.user.as_ref(), request)?;
+        if ChannelKind::of(name) == ChannelKind::User && self.hub.is_subscribed(session, channel) {
+            // Since the sign-in; libraries subscribe once they learn of it.
+            self.say(session, |out| event::write_subscription_succeeded(out, name, &[]));
+            return Ok(());
+        }
         let is_presence = ChannelKind::of(name) == ChannelKind::Presence;
-        let namespace = self
-            .namespace_of(channel)
-            .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
-        let options = Arc::clone(&namespace.options);
         let subscribe = SubscribeOptions {
             // The client gets the last event.
             recover: ChannelKind::is_cache(name).then(StreamPosition::default),
@@ -349,16 +350,34 @@ impl Worker<'_> {
             skip_own_join: true,
             list_members: is_presence,
             chan_info: member.as_ref().and_then(|member| member.user_info.clone()),
-            member: member.map(|member| member.user_id.as_str().into()),
+            member: member.map(|member| MemberUser {
+                name: member.user_id.as_str().into(),
+                is_number: member.is_number,
+            }),
             ..SubscribeOptions::default()
         };
+        self.request_channel(cx, Pending::Pusher { session }, session, channel, subscribe)
+    }
+
+    /// Requests a subscription from the hub.
+    fn request_channel(
+        &mut self,
+        cx: &mut Context<Link>,
+        pending: Pending,
+        session: SessionId,
+        channel: &str,
+        subscribe: SubscribeOptions,
+    ) -> Result<(), SubscriptionError> {
+        let namespace = self
+            .namespace_of(channel)
+            .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
+        let options = Arc::clone(&namespace.options);
         let now = self.now(cx);
-        if let Some(token) = self.token(cx, Pending::Pusher { session }) {
+        if let Some(token) = self.token(cx, pending) {
             let channel = ChannelRef::new(channel, &options);
             self.hub.handle_subscribe(now, token, session, channel, subscribe);
-            return Ok(());
         }
-        Err(SubscriptionError::new("Overloaded", 503, "too much is under way; try again"))
+        Ok(())
     }
 
     fn refuse_subscription(&mut self, session: SessionId, name: &str, refused: &SubscriptionError) {
@@ -403,10 +422,46 @@ impl Worker<'_> {
         }
         self.hub.identify(session, &user, owner, None);
         self.population_changed(&user);
+        let name = server_to_user_channel(&member.user_id);
         if let Some(of) = self.pusher.get_mut(session) {
             of.user = Some(Arc::new(member));
         }
-        self.say(session, |out| event::write_signin_success(out, data));
+        // What a backend sends to the user once the client knows of its sign-in must arrive, so the user's channel is
+        // subscribed first.
+        let pending = Pending::PusherSignIn { session, user_data: data.into() };
+        let subscribe = SubscribeOptions { granted: true, ..SubscribeOptions::default() };
+        let is_requested = is_name(&name)
+            && self.request_channel(cx, pending, session, &app.channel(&name), subscribe).is_ok();
+        if !is_requested {
+            // Nobody can send to a user whose channel would have such a name.
+            self.say(session, |out| event::write_signin_success(out, data));
+        }
+    }
+
+    /// Confirms a sign-in, once the user's channel is subscribed.
+    pub(super) fn sign_in_answered(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        user_data: &str,
+        answer: &Event,
+    ) {
+        match answer {
+            Event::Subscribed { result: Err(dunlin_hub::Error::Cancelled), .. } => {}
+            Event::Subscribed {
+                result: Ok(_) | Err(dunlin_hub::Error::AlreadySubscribed), ..
+            } => self.say(session, |out| event::write_signin_success(out, user_data)),
+            _ => self.sign_in_failed(cx, session),
+        }
+    }
+
+    /// The user's channel could not be subscribed: the client comes back after a while, and signs in again.
+    pub(super) fn sign_in_failed(&mut self, cx: &mut Context<Link>, session: SessionId) {
+        if let Some(view) = self.hub.session(session) {
+            let conn = ConnId::from_u64(view.tag);
+            let why = "the channel of the user cannot be subscribed now; come back";
+            self.end_pusher(cx, conn, PusherCode::OverCapacity, why);
+        }
     }
 
     /// Whether a client may send such an event to a channel.
@@ -501,6 +556,15 @@ impl Worker<'_> {
                 let refused = match error {
                     // The client unsubscribed before the subscription was made.
                     dunlin_hub::Error::Cancelled => return,
+                    // The sign-in is subscribing to the user's channel.
+                    dunlin_hub::Error::AlreadySubscribed
+                        if ChannelKind::of(pusher_name(&channel)) == ChannelKind::User =>
+                    {
+                        let name = pusher_name(&channel);
+                        return self.say(session, |out| {
+                            event::write_subscription_succeeded(out, name, &[]);
+                        });
+                    }
                     dunlin_hub::Error::AlreadySubscribed => {
                         self.count(Metric::CommandErrors);
                         let why =

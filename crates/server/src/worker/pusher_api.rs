@@ -11,11 +11,13 @@ use super::link::Link;
 use super::parts::{CallForm, CallId, CommandPlace, CommandSlot, NewCall};
 use super::reply::PlainResponse;
 use crate::api::Request;
-use crate::api::request::{ChannelRequest, ChannelsRequest, DisconnectRequest, Target};
+use crate::api::request::{
+    ChannelRequest, ChannelsRequest, DisconnectRequest, HistoryRequest, Target,
+};
 use crate::metrics::Metric;
 use crate::pusher::{
-    App, Call, CallHead, ChannelCount, Plan, PlanStep, PusherError, ResponseShape, TriggeredEvent,
-    split_path,
+    App, Call, CallHead, ChannelAttribute, Plan, PlanStep, PusherError, ResponseShape,
+    TriggeredEvent, split_path,
 };
 
 /// What the JSON around an event's data takes, in bytes; a byte of the data takes up to six.
@@ -113,15 +115,17 @@ impl Worker<'_> {
         call: Call,
     ) -> Result<(), PusherError> {
         let none = crate::pusher::RequestedInfo::NONE;
+        let unix_ms = self.clock.now().unix_ms;
+        let plan_of = |shape, info| Plan::new(app, shape, info, unix_ms);
         match call {
             Call::Publish(publish) => {
-                let mut plan = Plan::new(app, ResponseShape::Events, publish.info);
+                let mut plan = plan_of(ResponseShape::Events, publish.info);
                 publish.channels.iter().for_each(|name| plan.count(name, publish.info));
                 plan.check()?;
                 self.publish_events(cx, conn, plan, vec![publish]);
             }
             Call::Batch(events) => {
-                let mut plan = Plan::new(app, ResponseShape::Batch, none);
+                let mut plan = plan_of(ResponseShape::Batch, none);
                 let channels =
                     events.iter().flat_map(|of| of.channels.iter().map(|name| (name, of.info)));
                 channels.for_each(|(name, info)| plan.count(name, info));
@@ -131,17 +135,17 @@ impl Worker<'_> {
             Call::Channels { prefix, info } => {
                 let pattern = format!("{}*", app.pattern(&prefix)).into();
                 let request = Request::Channels(ChannelsRequest { pattern });
-                self.ask_one(cx, conn, Plan::new(app, ResponseShape::Channels, info), &request);
+                self.ask_one(cx, conn, plan_of(ResponseShape::Channels, info), &request);
             }
             Call::Channel { name, info } => {
-                let mut plan = Plan::new(app, ResponseShape::Channel, info);
+                let mut plan = plan_of(ResponseShape::Channel, info);
                 plan.count(&name, crate::pusher::RequestedInfo { subscriptions: true, ..info });
                 self.go_on(cx, conn, plan.next(Vec::new()));
             }
             Call::Users { name } => {
                 let request =
                     Request::Presence(ChannelRequest { channel: app.channel(&name).into() });
-                self.ask_one(cx, conn, Plan::new(app, ResponseShape::Users, none), &request);
+                self.ask_one(cx, conn, plan_of(ResponseShape::Users, none), &request);
             }
             Call::Terminate { user } => {
                 let request = Request::Disconnect(DisconnectRequest {
@@ -150,7 +154,7 @@ impl Worker<'_> {
                     code: PusherCode::Unauthorized.code(),
                     reason: "the backend has terminated the user's connections".into(),
                 });
-                self.ask_one(cx, conn, Plan::new(app, ResponseShape::Done, none), &request);
+                self.ask_one(cx, conn, plan_of(ResponseShape::Done, none), &request);
             }
         }
         Ok(())
@@ -231,19 +235,25 @@ impl Worker<'_> {
             PlanStep::Count(plan) => plan,
         };
         let app = Arc::clone(&plan.app);
-        let counts: Vec<(String, ChannelCount)> =
-            plan.counts().map(|(name, count)| (name.to_owned(), count)).collect();
-        let call = self.open_pusher_call(conn, plan, counts.len());
-        for (name, count) in counts {
+        let attributes: Vec<(String, ChannelAttribute)> =
+            plan.attributes().map(|(name, attribute)| (name.to_owned(), attribute)).collect();
+        let call = self.open_pusher_call(conn, plan, attributes.len());
+        for (name, attribute) in attributes {
             let Some(at) = self.api_calls.begin_next(call) else { break };
             let place = CommandPlace { call, at, part: None };
-            let request = match count {
-                ChannelCount::Users => {
+            let request = match attribute {
+                ChannelAttribute::Users => {
                     Request::PresenceStats(ChannelRequest { channel: app.channel(&name).into() })
                 }
-                ChannelCount::Subscriptions => {
+                ChannelAttribute::Subscriptions => {
                     Request::Channels(ChannelsRequest { pattern: app.pattern(&name).into() })
                 }
+                ChannelAttribute::Cached => Request::History(HistoryRequest {
+                    channel: app.channel(&name).into(),
+                    limit: 1,
+                    since: None,
+                    reverse: true,
+                }),
             };
             if let Err(error) = self.begin(cx, place, &request) {
                 self.api_calls.handle_answer(place, Err(error));

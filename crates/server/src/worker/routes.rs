@@ -14,7 +14,7 @@ use crate::request::{local_host, origin, page};
 const EMULATION_BYTES: usize = 4096;
 const CONNECTION_PATHS: &str = "/connection/websocket, /connection/sse, /connection/http_stream, \
     /connection/uni_websocket, /connection/uni_sse, /connection/uni_http_stream, /connection/poll, /emulation, \
-    /api/{method}";
+    /app/{key}, /apps/{id}/{call}, /api/{method}";
 const EMULATION: &str = "/emulation";
 /// The API that Pusher's server libraries call.
 const PUSHER_API: &str = "/apps/";

@@ -1,5 +1,6 @@
 //! Events for webhooks: from the hub and the sessions to the webhooks thread, as far as a hook wants them.
 
+use dunlin_bus::SendError;
 use dunlin_config::HookEventKind;
 use dunlin_hub::SessionId;
 use dunlin_protocol::Encoding;
@@ -13,8 +14,35 @@ use crate::metrics::Metric;
 impl Worker<'_> {
     /// Follows what the hooks of the present settings want.
     pub(super) fn apply_hooks(&mut self) {
+        let watched_before = self.emitter.watches_occupancy();
         let watched = self.emitter.set_filter(&self.settings.event_filter);
         self.hub.set_channel_event_filter(watched);
+        if watched.occupancy && !watched_before {
+            self.list_occupied();
+        }
+    }
+
+    /// Reports all channels that are occupied to the cluster, as known: no event begins with them.
+    pub(super) fn list_occupied(&mut self) {
+        if !self.is_in_cluster() || !self.emitter.watches_occupancy() {
+            return;
+        }
+        for event in self.hub.occupied() {
+            self.emitter.keep_occupancy(event, true);
+        }
+    }
+
+    /// Reports occupancy to the cluster, which emits its events once for all nodes.
+    pub(super) fn report_occupancy(&mut self) {
+        let changes = self.emitter.take_occupancy();
+        if changes.is_empty() {
+            return;
+        }
+        let report = BusMessage::Occupancy(changes);
+        let refused = self.endpoint.send(self.state.control_endpoint(), report).err();
+        if let Some(BusMessage::Occupancy(changes)) = refused.map(SendError::into_value) {
+            self.emitter.restore_occupancy(changes);
+        }
     }
 
     /// Emits what happened in channels.
@@ -23,7 +51,11 @@ impl Worker<'_> {
             if let Some(event) = self.emitter.client_event(&event) {
                 self.emit(event);
             }
-            if let Some(event) = self.emitter.select(event) {
+            let event = match self.is_in_cluster() {
+                true => self.emitter.keep_occupancy(event, false),
+                false => Some(event),
+            };
+            if let Some(event) = event.and_then(|event| self.emitter.select(event)) {
                 self.emit(event);
             }
         }

@@ -341,6 +341,7 @@ fn infos() -> impl Strategy<Value = ClientInfo> {
     let json =
         || prop::option::of("[a-z]{0,9}".prop_map(|text| json!(text).to_string().into_bytes()));
     ("\\PC{0,9}", 0u64..1 << 53, json(), json()).prop_map(|(user, client, conn, chan)| ClientInfo {
+        user_is_number: false,
         foreign_client: None,
         user: user.into(),
         client: SessionId::from_u64(client).unwrap(),

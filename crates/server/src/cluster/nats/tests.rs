@@ -83,6 +83,7 @@ async fn write_info(
 ) -> Vec<bool> {
     let changes = changes.iter().map(|change| {
         let info = ClientInfo {
+            user_is_number: false,
             foreign_client: None,
             client: SessionId::from_u64(0).unwrap(),
             user: "".into(),

@@ -83,6 +83,7 @@ async fn does_all(address: &RedisAddress) {
     assert_eq!(&*said.next().await.unwrap(), b"call");
 
     let info = ClientInfo {
+        user_is_number: false,
         foreign_client: None,
         client: SessionId::from_u64(0).unwrap(),
         user: "".into(),

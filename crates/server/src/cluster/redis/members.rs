@@ -393,6 +393,7 @@ mod tests {
     async fn write(store: &RedisStore, changes: &[&str]) -> Result<usize, StoreError> {
         let changes = changes.iter().map(|change| {
             let info = ClientInfo {
+                user_is_number: false,
                 foreign_client: None,
                 client: dunlin_hub::SessionId::from_u64(0).unwrap(),
                 user: "".into(),
@@ -519,6 +520,7 @@ mod tests {
         }
         let changes = |store: &RedisStore, count: u64| {
             let info = ClientInfo {
+                user_is_number: false,
                 foreign_client: None,
                 client: dunlin_hub::SessionId::from_u64(0).unwrap(),
                 user: "ann".into(),

@@ -1,10 +1,9 @@
 //! The bounds of a worker on what it accepts: rates of connections and TLS handshakes, and the number of descriptors.
 
-use std::net::IpAddr;
-
 use dunlin_config::Limits;
 
 use super::{AcceptGate, AddressRates};
+use crate::limits::admission::CountedAddress;
 use crate::metrics::log_gate::LogGate;
 
 /// The accept limits of one worker.
@@ -66,7 +65,7 @@ impl AcceptLimits {
     pub(crate) fn handle_handshake(
         &mut self,
         now_ms: u64,
-        address: Option<IpAddr>,
+        address: Option<CountedAddress>,
         limits: &Limits,
     ) -> Handshake {
         let rate_per_s = limits.handshakes_per_address_per_s_max;
@@ -93,10 +92,9 @@ impl AcceptLimits {
 mod tests {
     use super::*;
 
-    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-
     #[test]
     fn an_address_has_its_handshakes_and_all_together_have_theirs() {
+        let address = CountedAddress::of([192, 0, 2, 1].into(), 64);
         let limits = Limits {
             handshakes_per_s_max: 5,
             handshakes_per_address_per_s_max: 2,
@@ -104,9 +102,9 @@ mod tests {
         };
         let mut accepts = AcceptLimits::new(&limits, 1, 10, 7);
         let begins = Handshake::Begins { pause_ms: None };
-        assert_eq!(accepts.handle_handshake(0, Some(ADDRESS), &limits), begins);
-        assert_eq!(accepts.handle_handshake(0, Some(ADDRESS), &limits), begins);
-        let refused = accepts.handle_handshake(0, Some(ADDRESS), &limits);
+        assert_eq!(accepts.handle_handshake(0, Some(address), &limits), begins);
+        assert_eq!(accepts.handle_handshake(0, Some(address), &limits), begins);
+        let refused = accepts.handle_handshake(0, Some(address), &limits);
         assert_eq!(refused, Handshake::Refused, "which takes nothing from the others");
         // A proxy has no rate of its own: it goes on until all together have had theirs.
         let paused = (0..10).find_map(|_| match accepts.handle_handshake(0, None, &limits) {

@@ -4,9 +4,8 @@
 //! those it chooses.
 
 use std::hash::BuildHasher;
-use std::net::IpAddr;
 
-use crate::limits::admission::TokenBucket;
+use crate::limits::admission::{CountedAddress, TokenBucket};
 
 /// Buckets of a worker: 64 KiB.
 const BUCKETS: usize = 4096;
@@ -26,7 +25,7 @@ impl AddressRates {
     }
 
     /// Counts one of `address`. False: it is more than this worker's share of `rate_per_s`, of which 0 means no bound.
-    pub(crate) fn take(&mut self, address: IpAddr, now_ms: u64, rate_per_s: u32) -> bool {
+    pub(crate) fn take(&mut self, address: CountedAddress, now_ms: u64, rate_per_s: u32) -> bool {
         let share = u64::from(rate_per_s).div_ceil(self.workers as u64);
         if share == 0 {
             return true;
@@ -51,7 +50,7 @@ mod tests {
     #[test]
     fn one_address_has_its_rate_and_another_has_its_own() {
         let mut rates = AddressRates::new(7, 2);
-        let [one, other] = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2])];
+        let [one, other] = [1, 2].map(|last| CountedAddress::of([192, 0, 2, last].into(), 64));
         let taken = |rates: &mut AddressRates, address, now_ms| {
             (0..100).filter(|_| rates.take(address, now_ms, 20)).count()
         };

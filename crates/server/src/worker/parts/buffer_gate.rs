@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use dunlin_net::ConnId;
 
 use super::FastMap;
+use crate::limits::admission::CountedAddress;
 
 /// Judges by address what connections hold.
 #[derive(Debug, Default)]
@@ -23,8 +24,8 @@ pub(crate) struct BufferGate {
 pub(crate) struct BufferHolder {
     pub(crate) conn: ConnId,
     pub(crate) bytes: usize,
-    /// Its place in the table of addresses.
-    pub(crate) address: u32,
+    /// `None`: it was never looked up.
+    pub(crate) address: Option<CountedAddress>,
 }
 
 impl BufferGate {
@@ -46,7 +47,7 @@ impl BufferGate {
     /// Says whose connections are to be closed, the largest first, so that no address holds more than its share, and all
     /// together three quarters of what they may.
     pub(crate) fn evict(&mut self, mut holders: Vec<BufferHolder>) -> Vec<ConnId> {
-        let mut held: FastMap<u32, usize> = FastMap::default();
+        let mut held: FastMap<Option<CountedAddress>, usize> = FastMap::default();
         for holder in &holders {
             *held.entry(holder.address).or_default() += holder.bytes;
         }
@@ -105,6 +106,7 @@ mod tests {
     use super::*;
 
     fn holder(conn: u64, address: u32, bytes: usize) -> BufferHolder {
+        let address = Some(CountedAddress::of(std::net::Ipv4Addr::from_bits(address).into(), 64));
         BufferHolder { conn: ConnId::from_u64(conn), bytes, address }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_bus::{RequestId, RequestTable};
-use dunlin_hub::SessionId;
+use dunlin_hub::{MemberListRequest, SessionId};
 
 use super::CallId;
 
@@ -25,6 +25,10 @@ pub(crate) enum Pending {
     ChargedCommand { session: SessionId, id: u32, channel: Arc<str> },
     /// A request of a client of the Pusher protocol.
     Pusher { session: SessionId },
+    /// The sign-in of a client of that protocol, which is confirmed once its user's channel is subscribed.
+    PusherSignIn { session: SessionId, user_data: Arc<str> },
+    /// The hub's request for the members of a channel on other nodes.
+    MemberList(Box<MemberListRequest>),
     /// A subscription of a connect, which is answered with the last of them.
     Connect { session: SessionId },
     /// A command of a server API call.

@@ -8,6 +8,8 @@ use dunlin_protocol::Encoding;
 use dunlin_protocol::pusher::EVENT_TAG;
 use dunlin_webhooks::{EventFilter, FilterCache, HookEventBody};
 
+use crate::message::cluster::{OccupancyChange, OccupancyEdge};
+
 /// Milliseconds between two log lines about events that were dropped.
 const LOG_INTERVAL_MS: u64 = 10_000;
 
@@ -20,7 +22,14 @@ pub(crate) struct WebhookEmitter {
     /// Events dropped since the last log line.
     unlogged: u64,
     logged_ms: Option<u64>,
+    /// The hub records occupancy.
+    watches_occupancy: bool,
+    /// Occupancy to be reported to the cluster, which emits its events once for all nodes.
+    occupancy: Vec<OccupancyChange>,
 }
+
+/// The most changes of occupancy that wait for the bus.
+const OCCUPANCY_MAX: usize = 1 << 18;
 
 /// The result of emitting an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +42,49 @@ pub(crate) enum Emitted {
 }
 
 impl WebhookEmitter {
+    /// Keeps an event of occupancy for the cluster. Returns events of other kinds, and what finds no room.
+    pub(crate) fn keep_occupancy(
+        &mut self,
+        event: ChannelEvent,
+        known: bool,
+    ) -> Option<ChannelEvent> {
+        if self.occupancy.len() >= OCCUPANCY_MAX {
+            return Some(event);
+        }
+        let (channel, user, occupied) = match event {
+            ChannelEvent::Occupied { channel, occupied } => (channel, None, occupied),
+            ChannelEvent::Member { channel, user, added } => (channel, Some(user.into()), added),
+            other => return Some(other),
+        };
+        let edge = match occupied {
+            true if known => OccupancyEdge::Known,
+            true => OccupancyEdge::Begun,
+            false => OccupancyEdge::Ended,
+        };
+        self.occupancy.push(OccupancyChange { channel, user, edge });
+        None
+    }
+
+    /// Takes what is to be reported.
+    pub(crate) fn take_occupancy(&mut self) -> Vec<OccupancyChange> {
+        std::mem::take(&mut self.occupancy)
+    }
+
+    /// Keeps what the bus did not take, before what has come since.
+    pub(crate) fn restore_occupancy(&mut self, mut changes: Vec<OccupancyChange>) {
+        changes.append(&mut self.occupancy);
+        self.occupancy = changes;
+    }
+
+    /// Whether the hub records occupancy.
+    pub(crate) fn watches_occupancy(&self) -> bool {
+        self.watches_occupancy
+    }
+
     /// Sets which events the hooks want. Returns what the hub has to watch for that.
     pub(crate) fn set_filter(&mut self, filter: &Arc<EventFilter>) -> ChannelEventFilter {
         self.filter.set_filter(filter);
-        ChannelEventFilter {
+        let watched = ChannelEventFilter {
             subscriptions: self.wants(HookEventKind::Subscribe)
                 || self.wants(HookEventKind::Unsubscribe),
             publications: self.wants(HookEventKind::Publish)
@@ -49,7 +97,9 @@ impl WebhookEmitter {
             ]
             .into_iter()
             .any(|kind| self.wants(kind)),
-        }
+        };
+        self.watches_occupancy = watched.occupancy;
+        watched
     }
 
     /// Whether a hook wants such events; without hooks this is one branch.
