@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
 use dunlin_net::Tls;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -154,6 +154,9 @@ impl RedisAddress {
     }
 
     async fn connect(&self, server: &str) -> io::Result<Box<dyn ByteStream>> {
+        if let Some(path) = server.strip_prefix("unix:") {
+            return Ok(Box::new(UnixStream::connect(path).await?));
+        }
         let tls = self.tls.as_ref().map_err(|error| io::Error::other(error.to_string()))?;
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
