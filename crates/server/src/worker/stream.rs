@@ -64,7 +64,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
+        self.forwarded.keep_headers(conn, request.headers);
         self.await_connect(cx, conn);
         if unidirectional
             && let Ok(Some(said)) =
@@ -155,7 +155,7 @@ impl Worker<'_> {
         if let Some(link) = cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.forwarded.keep_headers(conn, |name| request.headers.get_str(name));
+        self.forwarded.keep_headers(conn, request.headers);
         self.await_connect(cx, conn);
         if encoding.is_bidirectional() {
             self.handle_frame(cx, conn, &said);
