@@ -91,8 +91,8 @@ impl Hook {
     pub(crate) fn push(&mut self, now_ms: u64, queue: usize, owner: Owner<'_>, event: &Arc<[u8]>) {
         let (flow, cost_bytes) = (owner.flow(), queue::cost_bytes(event));
         while self.bytes + cost_bytes > self.config.queue_bytes_max {
-            let payer = self.shares.payer(flow, cost_bytes as u64);
-            if payer.is_some_and(|payer| self.drop_newest(now_ms, payer)) {
+            let busiest = self.shares.busiest(flow, cost_bytes as u64);
+            if busiest.is_some_and(|busiest| self.drop_newest(now_ms, busiest)) {
                 continue;
             }
             let owner = self.shares.owner(flow).unwrap_or_else(|| Arc::new(owner.into()));
@@ -242,7 +242,7 @@ impl Shares {
 
     /// Returns who loses an event, so that one of `flow` has room: the busiest owner of the kind with more bytes. `None`: the
     /// owner of the event itself.
-    fn payer(&self, flow: u64, bytes: u64) -> Option<u64> {
+    fn busiest(&self, flow: u64, bytes: u64) -> Option<u64> {
         let kind = OwnerKind::of_flow(flow);
         let own = self.owners.get(&flow).map_or(0, |share| share.bytes) + bytes;
         let is_of_other = self.bytes[kind.other() as usize] > self.bytes[kind as usize] + bytes;

@@ -20,7 +20,7 @@ const DELAY: Duration = Duration::from_millis(50);
 /// The interval between two victims.
 const EVERY: Duration = Duration::from_millis(20);
 /// A victim that waits longer is counted as not served.
-const PATIENCE: Duration = Duration::from_secs(10);
+const VICTIM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the victims of an attack use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Service {
             }
             std::thread::sleep(EVERY);
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + VICTIM_TIMEOUT;
         for (client, began) in waiting {
             let mut at = backend.take(&client);
             while at.is_none() && Instant::now() < until {
@@ -156,7 +156,7 @@ pub(super) fn token_of(user: &str, meta: &Value) -> String {
 /// Connects a user, and returns the time of one call.
 fn call(plan: &AttackPlan, user: &str) -> io::Result<Duration> {
     let (mut stream, _) = connect_as(plan, &token_of(user, &json!({})))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(VICTIM_TIMEOUT))?;
     let mut bytes = Vec::new();
     frame(r#"{"id":2,"rpc":{"method":"a","data":1}}"#, &mut bytes);
     let began = Instant::now();

@@ -541,20 +541,20 @@ fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a request to a unidirectional transport with these header lines. Returns what the backend was told of `X-Forwarded-For`.
-fn forwarded(to: SocketAddr, lines: &str, told: &Mutex<Option<String>>) -> Option<String> {
+/// Sends a request to a unidirectional transport with these header lines. Returns what the backend has received as `X-Forwarded-For`.
+fn forwarded(to: SocketAddr, lines: &str, received: &Mutex<Option<String>>) -> Option<String> {
     let mut stream = TcpStream::connect(to).unwrap();
     let head = "POST /connection/uni_http_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2";
     stream.write_all(format!("{head}\r\n{lines}\r\n{{}}").as_bytes()).unwrap();
-    until(|| told.lock().unwrap().is_some());
-    told.lock().unwrap().take()
+    until(|| received.lock().unwrap().is_some());
+    received.lock().unwrap().take()
 }
 
 /// A proxy in front appends a line of its own behind the one that the client has forged. Only the forged one reached the backend.
 #[test]
 fn repeated_header_reaches_the_backend_with_all_lines_in_order() {
-    let told: Arc<Mutex<Option<String>>> = Arc::default();
-    let heard = Arc::clone(&told);
+    let received: Arc<Mutex<Option<String>>> = Arc::default();
+    let heard = Arc::clone(&received);
     let address = backend(move |asked| {
         *heard.lock().unwrap() = asked.headers.get("x-forwarded-for").cloned();
         ok(&json!({"result": {"user": "ann"}}))
@@ -566,7 +566,7 @@ fn repeated_header_reaches_the_backend_with_all_lines_in_order() {
     });
     let forged = "X-Forwarded-For: 6.6.6.6\r\n";
     let lines = format!("{forged}x-forwarded-for: 192.0.2.7, 10.0.0.1\r\n");
-    let all = forwarded(cluster.address, &lines, &told);
+    let all = forwarded(cluster.address, &lines, &received);
     assert_eq!(all.as_deref(), Some("6.6.6.6 | 192.0.2.7, 10.0.0.1"));
 
     // The same through a real HAProxy, where there is one.
@@ -583,7 +583,7 @@ fn repeated_header_reaches_the_backend_with_all_lines_in_order() {
     let Ok(mut haproxy) = started else { return eprintln!("haproxy is not installed") };
     let front = SocketAddr::from(([127, 0, 0, 1], port));
     until(|| TcpStream::connect(front).is_ok());
-    let all = forwarded(front, forged, &told);
+    let all = forwarded(front, forged, &received);
     haproxy.kill().unwrap();
     haproxy.wait().unwrap();
     assert_eq!(all.as_deref(), Some("6.6.6.6 | 127.0.0.1"));
