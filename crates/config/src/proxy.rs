@@ -28,8 +28,9 @@ pub struct Proxy {
     /// the workers share them.
     #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
     pub connections_max: u32,
-    /// Most requests that wait for a connection; the workers share them. `on_failure` applies at once to a
-    /// further one.
+    /// Most requests that wait for a connection; the workers share them. One user, or one address of clients
+    /// without a user, may have as many as there is room for others. `on_failure` applies at once to a further
+    /// one.
     #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
     pub queue_max: u32,
     /// How long a request may wait for a connection.

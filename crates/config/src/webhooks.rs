@@ -162,8 +162,8 @@ pub struct Hook {
     /// Most bytes of the body of a request; a larger event is sent alone.
     #[schemars(range(min = 1_024, max = 16_777_216), extend("x-applies" = LIVE))]
     pub batch_bytes_max: usize,
-    /// Most bytes of queued events. Beyond it events are dropped and counted, and your backend is notified of
-    /// their number.
+    /// Most bytes of queued events. Beyond it the user or channel with the most queued events loses its newest;
+    /// they are counted, and your backend is notified of their number.
     #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
     pub queue_bytes_max: usize,
     /// Attempts to send a request that is answered with 408, 425, 429 or 5xx, or gets no valid response;

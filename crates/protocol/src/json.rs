@@ -4,14 +4,14 @@
 //! encoded once per encoding, and its payload is copied unchanged.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// One JSON value as text, **on a single line**.
@@ -112,6 +112,65 @@ where
     D: Deserializer<'de>,
 {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// Deserializes a map; for itself and for each of its values `null` means "not given".
+pub fn nullable_map<'de, T, D>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    let map = Option::<BTreeMap<String, Option<T>>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(map.into_iter().map(|(key, value)| (key, value.unwrap_or_default())).collect())
+}
+
+/// Returns the members of an object that a type does not read if they are `null`, beside those of `given`, which are required.
+///
+/// For tests: Go, C#, Jackson and Kotlin write `null` for what is not given, and Centrifugo takes it so.
+///
+/// # Panics
+/// If `given` is no object that the type reads.
+pub fn members_without_null<T: Deserialize<'static>>(given: &str) -> Vec<&'static str> {
+    let read = |object: &serde_json::Map<String, serde_json::Value>| {
+        let text = serde_json::to_string(object).expect("an object has a text");
+        serde_json::from_str::<T>(Box::leak(text.into_boxed_str()))
+    };
+    let given: serde_json::Map<_, _> = serde_json::from_str(given).expect("an object");
+    read(&given).unwrap_or_else(|error| panic!("{given:?}: {error}"));
+    let mut probe = Probe(&[]);
+    let _ = T::deserialize(&mut probe);
+    let refuses_null = |member: &&'static str| {
+        let mut object = given.clone();
+        object.insert((*member).to_owned(), serde_json::Value::Null);
+        !given.contains_key(*member) && read(&object).is_err()
+    };
+    probe.0.iter().copied().filter(refuses_null).collect()
+}
+
+/// Learns the members of a type, and reads nothing.
+struct Probe(&'static [&'static str]);
+
+impl<'de> Deserializer<'de> for &mut Probe {
+    type Error = serde::de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(Self::Error::custom("there is nothing to read"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        members: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0 = members;
+        self.deserialize_any(visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct seq
+        tuple tuple_struct map enum identifier ignored_any
+    }
 }
 
 /// Deserializes an object; `null` gives the default.

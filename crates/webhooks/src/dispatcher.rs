@@ -13,6 +13,7 @@ use crate::encoder::{DropReason, EventEncoder};
 use crate::event::{HookEvent, HookEventBody};
 use crate::health::Unhealthy;
 use crate::hook::{Hook, QUEUES_PER_HOOK};
+use crate::owner::Owner;
 use crate::queue::QueueState;
 use crate::result::DeliveryResult;
 use crate::stats::{DeliveryStats, HookMetric};
@@ -204,13 +205,14 @@ impl Dispatcher {
 
     /// Queues an event for each hook that selects it.
     pub fn handle_event(&mut self, now: Now, event: &HookEvent) {
-        if let HookEventBody::Missed(count) = event.body {
+        if let HookEventBody::Missed { count, owner } = &event.body {
             for hook in self.hooks.iter_mut().flatten() {
-                hook.queues[0].add_missed(count, DropReason::Overflow);
+                hook.add_missed(*count, owner.as_deref());
             }
             return;
         }
         let Some(kind) = event.body.kind() else { return };
+        let Some(owner) = Owner::of(&event.body) else { return };
         let queue = (event.body.ordering_key() % QUEUES_PER_HOOK as u64) as u8;
         let route = event.body.channel().map(|channel| self.route(channel));
         let mut encoded: Option<Arc<[u8]>> = None;
@@ -236,7 +238,7 @@ impl Dispatcher {
             if json.is_empty() {
                 continue;
             }
-            hook.push(now.ms, usize::from(queue), json);
+            hook.push(now.ms, usize::from(queue), owner, json);
             let id = QueueId { hook: index, incarnation: hook.incarnation, queue };
             let queue = &mut hook.queues[usize::from(queue)];
             if queue.state == QueueState::Idle && queue.has_events() {
@@ -296,24 +298,21 @@ impl Dispatcher {
             let Some(hook) = hook.filter(|hook| hook.incarnation == id.incarnation) else {
                 continue;
             };
-            let queue = &mut hook.queues[usize::from(id.queue)];
-            if queue.state != QueueState::Ready {
+            let at = usize::from(id.queue);
+            if hook.queues[at].state != QueueState::Ready {
                 continue;
             }
-            if queue.batch.is_none() {
-                let (events_max, bytes_max) =
-                    (hook.config.batch_events_max, hook.config.batch_bytes_max);
+            if hook.queues[at].batch.is_none() {
                 let (encoder, stats) = (&self.encoder, &self.stats);
-                queue.compose(
-                    events_max,
-                    bytes_max,
+                hook.compose(
+                    at,
                     || encoder.id(stats.next_id()),
-                    |out, count, reason| {
-                        encoder.encode_missed(out, stats.next_id(), now.unix_ms, count, reason);
+                    |out, missed| {
+                        encoder.encode_missed(out, stats.next_id(), now.unix_ms, missed);
                     },
                 );
                 if hook.config.pusher_app.is_some()
-                    && let Some(batch) = &mut queue.batch
+                    && let Some(batch) = &mut hook.queues[at].batch
                 {
                     let mut body =
                         format!("{{\"time_ms\":{},\"events\":", now.unix_ms).into_bytes();
@@ -322,6 +321,7 @@ impl Dispatcher {
                     batch.body = body.into();
                 }
             }
+            let queue = &mut hook.queues[at];
             let Some(batch) = &mut queue.batch else {
                 queue.state = QueueState::Idle;
                 continue;

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use dunlin_hub::{PayloadFormat, Publication, UnsubscribeCause, tenant};
 
 use crate::event::{HookEvent, HookEventBody};
+use crate::queue::Missed;
 
 /// Why events were dropped: the `reason` of a `missed` event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +137,7 @@ impl EventEncoder {
                 out.extend_from_slice(b",\"data\":");
                 out.extend_from_slice(outcome.trim_ascii_end());
             }
-            HookEventBody::Missed(_) => {}
+            HookEventBody::Missed { .. } => {}
         }
         out.push(b'}');
         Some(out)
@@ -167,18 +168,18 @@ impl EventEncoder {
         Some(out)
     }
 
-    /// Encodes a `missed` event in place of `count` dropped events.
+    /// Encodes a `missed` event in place of dropped events.
     pub(crate) fn encode_missed(
         &self,
         out: &mut Vec<u8>,
         number: u64,
         unix_ms: u64,
-        count: u64,
-        reason: DropReason,
+        missed: &Missed,
     ) {
         self.begin(out, number, "missed", unix_ms);
-        integer(out, "count", count);
-        text(out, "reason", reason.name());
+        integer(out, "count", missed.count);
+        text(out, "reason", missed.reason.name());
+        out.extend_from_slice(missed.owner.as_ref().map_or(&[], |owner| &owner.json));
         out.push(b'}');
     }
 
@@ -238,7 +239,7 @@ fn integer(out: &mut Vec<u8>, key: &str, value: u64) {
     let _ = write!(out, ",\"{key}\":{value}");
 }
 
-fn text(out: &mut Vec<u8>, key: &str, value: &str) {
+pub(crate) fn text(out: &mut Vec<u8>, key: &str, value: &str) {
     let _ = write!(out, ",\"{key}\":");
     quote(out, value);
 }

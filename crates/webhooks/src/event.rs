@@ -6,6 +6,8 @@ use std::sync::Arc;
 use dunlin_config::HookEventKind;
 use dunlin_hub::{Epoch, Publication, SessionId, UnsubscribeCause, tenant};
 
+use crate::owner::{EventOwner, Owner};
+
 /// Number of queues over which push outcomes are distributed.
 const PUSH_QUEUES: u64 = 16;
 
@@ -98,8 +100,13 @@ pub enum HookEventBody {
         /// A line of the outcome feed, as JSON.
         outcome: Box<[u8]>,
     },
-    /// The producer dropped this number of events.
-    Missed(u64),
+    /// The producer dropped events.
+    Missed {
+        /// Their number.
+        count: u64,
+        /// Who caused them, if it was one owner.
+        owner: Option<Box<EventOwner>>,
+    },
 }
 
 impl HookEventBody {
@@ -118,7 +125,7 @@ impl HookEventBody {
             HookEventBody::Member { added: false, .. } => HookEventKind::MemberRemoved,
             HookEventBody::ClientEvent { .. } => HookEventKind::ClientEvent,
             HookEventBody::PushOutcome { .. } => HookEventKind::PushOutcome,
-            HookEventBody::Missed(_) => return None,
+            HookEventBody::Missed { .. } => return None,
         })
     }
 
@@ -159,8 +166,19 @@ impl HookEventBody {
             | HookEventBody::ClientEvent { channel, .. } => hasher.hash_one(&**channel),
             // Outcomes are not ordered, so a few queues suffice.
             HookEventBody::PushOutcome { outcome } => hasher.hash_one(outcome) % PUSH_QUEUES,
-            HookEventBody::Missed(_) => 0,
+            HookEventBody::Missed { .. } => 0,
         }
+    }
+
+    /// Returns the flow of the event: that of the user, the anonymous session or the channel that it is about. Flows share the
+    /// way to the dispatcher as they share its queues.
+    pub fn flow(&self) -> u64 {
+        Owner::of(self).map_or(0, Owner::flow)
+    }
+
+    /// Returns who causes the event, for a [`Missed`](HookEventBody::Missed) one.
+    pub fn owner(&self) -> Option<EventOwner> {
+        Owner::of(self).map(EventOwner::from)
     }
 
     /// Returns the bytes to account for until the dispatcher handles the event.
@@ -176,7 +194,7 @@ impl HookEventBody {
             | HookEventBody::ClientEvent { publication, .. } => publication.data().len(),
             HookEventBody::Member { user, .. } => user.len(),
             HookEventBody::PushOutcome { outcome } => outcome.len(),
-            HookEventBody::Occupied { .. } | HookEventBody::Missed(_) => 0,
+            HookEventBody::Occupied { .. } | HookEventBody::Missed { .. } => 0,
         };
         (RECORD + own) as u64
     }

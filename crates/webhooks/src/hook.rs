@@ -1,13 +1,16 @@
 //! A hook with its queues and their common size limit.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dunlin_config as config;
 use dunlin_hub::{glob, tenant};
+use hashbrown::HashMap;
 
 use crate::encoder::DropReason;
 use crate::filter::KindSet;
-use crate::queue::{self, Batch, OrderedQueue};
+use crate::owner::{EventOwner, Owner, OwnerKind};
+use crate::queue::{self, Batch, Missed, OrderedQueue};
 use crate::stats::{HookMetric, HookStats};
 
 /// Number of queues of a hook, which bounds its requests in flight.
@@ -25,6 +28,7 @@ pub(crate) struct Hook {
     pub(crate) queues: [OrderedQueue; QUEUES_PER_HOOK],
     /// Bytes of all queues, including requests in flight.
     bytes: usize,
+    shares: Shares,
     pub(crate) stats: Arc<HookStats>,
     /// Number of dropped events since the last log line about them, and the time of that line.
     unlogged: u64,
@@ -49,6 +53,7 @@ impl Hook {
             incarnation,
             queues: Default::default(),
             bytes: 0,
+            shares: Shares::default(),
             stats,
             unlogged: 0,
             logged_ms: None,
@@ -82,17 +87,58 @@ impl Hook {
         self.config.tenant.as_deref() == tenant
     }
 
-    /// Queues an event, or drops it if the queues are full.
-    pub(crate) fn push(&mut self, now_ms: u64, queue: usize, event: &Arc<[u8]>) {
-        let cost_bytes = queue::cost_bytes(event);
-        if self.bytes + cost_bytes > self.config.queue_bytes_max {
-            self.queues[queue].add_missed(1, DropReason::QueueFull);
+    /// Queues an event. If the queues are full, the owner with the most bytes loses its newest events, or this one.
+    pub(crate) fn push(&mut self, now_ms: u64, queue: usize, owner: Owner<'_>, event: &Arc<[u8]>) {
+        let (flow, cost_bytes) = (owner.flow(), queue::cost_bytes(event));
+        while self.bytes + cost_bytes > self.config.queue_bytes_max {
+            let busiest = self.shares.busiest(flow, cost_bytes as u64);
+            if busiest.is_some_and(|busiest| self.drop_newest(now_ms, busiest)) {
+                continue;
+            }
+            let owner = self.shares.owner(flow).unwrap_or_else(|| Arc::new(owner.into()));
+            let owner = Some(owner);
+            let missed = Missed { count: 1, reason: DropReason::QueueFull, owner };
+            self.queues[queue].add_missed_of(flow, missed);
             return self.count_dropped(now_ms, 1, HookMetric::DroppedQueueFull);
         }
         self.bytes += cost_bytes;
-        self.queues[queue].push(Arc::clone(event));
+        self.shares.add(owner, cost_bytes as u64);
+        self.queues[queue].push(flow, Arc::clone(event));
         self.stats.counters.count(HookMetric::Events);
         self.update_gauges();
+    }
+
+    /// Drops the newest event of an owner, in the queue that has most of it. Returns whether there was one.
+    fn drop_newest(&mut self, now_ms: u64, flow: u64) -> bool {
+        let missed =
+            Missed { count: 1, reason: DropReason::QueueFull, owner: self.shares.owner(flow) };
+        let queue = self.queues.iter_mut().max_by_key(|queue| queue.bytes_of(flow));
+        let dropped = queue.and_then(|queue| queue.drop_newest(flow, missed));
+        let Some(bytes) = dropped else { return false };
+        self.bytes -= bytes;
+        self.shares.release(flow, bytes as u64);
+        self.count_dropped(now_ms, 1, HookMetric::DroppedQueueFull);
+        true
+    }
+
+    /// Counts events that the producer has dropped. Only hooks of its tenant read who caused them.
+    pub(crate) fn add_missed(&mut self, count: u64, owner: Option<&EventOwner>) {
+        let owner = owner.filter(|owner| self.is_of(owner.tenant.as_deref()));
+        let owner = owner.map(|owner| Arc::new(owner.clone()));
+        self.queues[0].add_missed(Missed { count, reason: DropReason::Overflow, owner });
+    }
+
+    /// Creates a request of the first events of a queue.
+    pub(crate) fn compose(
+        &mut self,
+        queue: usize,
+        key: impl FnOnce() -> String,
+        missed: impl FnMut(&mut Vec<u8>, &Missed),
+    ) {
+        let bounds = (self.config.batch_events_max, self.config.batch_bytes_max);
+        let shares = &mut self.shares;
+        let taken = |flow, bytes| shares.release(flow, bytes as u64);
+        self.queues[queue].compose(bounds, key, missed, taken);
     }
 
     /// Removes the request of a queue after its delivery.
@@ -144,5 +190,64 @@ impl Hook {
             metric = metric.family().name,
             "webhook events are dropped; see /status/webhooks"
         );
+    }
+}
+
+/// The bytes of each owner's queued events, without those in flight.
+#[derive(Debug, Default)]
+struct Shares {
+    owners: HashMap<u64, Share, foldhash::fast::RandomState>,
+    /// Bytes and flows of the owners, by [`OwnerKind`]; the greatest is last.
+    by_bytes: [BTreeSet<(u64, u64)>; 2],
+    /// Bytes of all owners, by [`OwnerKind`].
+    bytes: [u64; 2],
+}
+
+#[derive(Debug)]
+struct Share {
+    bytes: u64,
+    owner: Arc<EventOwner>,
+}
+
+impl Shares {
+    fn add(&mut self, owner: Owner<'_>, bytes: u64) {
+        let (flow, kind) = (owner.flow(), owner.kind() as usize);
+        let share = self.owners.entry(flow);
+        let share = share.or_insert_with(|| Share { bytes: 0, owner: Arc::new(owner.into()) });
+        self.by_bytes[kind].remove(&(share.bytes, flow));
+        share.bytes += bytes;
+        self.by_bytes[kind].insert((share.bytes, flow));
+        self.bytes[kind] += bytes;
+    }
+
+    fn release(&mut self, flow: u64, bytes: u64) {
+        let Some(share) = self.owners.get_mut(&flow) else { return };
+        let kind = OwnerKind::of_flow(flow) as usize;
+        self.by_bytes[kind].remove(&(share.bytes, flow));
+        share.bytes -= bytes;
+        self.bytes[kind] -= bytes;
+        if share.bytes > 0 {
+            self.by_bytes[kind].insert((share.bytes, flow));
+        } else {
+            self.owners.remove(&flow);
+        }
+        if self.owners.is_empty() {
+            self.owners = HashMap::default();
+        }
+    }
+
+    fn owner(&self, flow: u64) -> Option<Arc<EventOwner>> {
+        self.owners.get(&flow).map(|share| Arc::clone(&share.owner))
+    }
+
+    /// Returns who loses an event, so that one of `flow` has room: the busiest owner of the kind with more bytes. `None`: the
+    /// owner of the event itself.
+    fn busiest(&self, flow: u64, bytes: u64) -> Option<u64> {
+        let kind = OwnerKind::of_flow(flow);
+        let own = self.owners.get(&flow).map_or(0, |share| share.bytes) + bytes;
+        let is_of_other = self.bytes[kind.other() as usize] > self.bytes[kind as usize] + bytes;
+        let pays = if is_of_other { kind.other() } else { kind };
+        let &(busiest_bytes, busiest) = self.by_bytes[pays as usize].last()?;
+        (is_of_other || busiest_bytes > own).then_some(busiest)
     }
 }

@@ -52,11 +52,13 @@
 //! - The [`EventFilter`] knows which events the hooks select. Without hooks, a producer checks one branch.
 //! - The [`EventEncoder`] encodes an event as JSON once for all hooks.
 //! - A hook has eight ordered queues, selected by session or channel. A queue has at most one request in flight. Events
-//!   that arrive meanwhile are sent together in the next request.
+//!   that arrive meanwhile are sent together in the next request. In it the owners of events take turns: users, anonymous
+//!   sessions, channels.
 //! - An [`Upstream`] distributes requests to its members by weight. A failing member gets none while its circuit is
 //!   open.
 //! - A [`HealthChecker`] checks the members periodically and reports unhealthy ones.
-//! - Every hook has a limit in bytes. Dropped events are counted and reported to the backend by a `missed` event.
+//! - Every hook has a limit in bytes. Beyond it the owner with the most queued events loses its newest. Dropped events are
+//!   counted and reported to the backend by a `missed` event, which names their owner.
 #![forbid(unsafe_code)]
 
 mod dispatcher;
@@ -65,6 +67,7 @@ mod event;
 mod filter;
 mod health;
 mod hook;
+mod owner;
 mod queue;
 mod result;
 mod signature;
@@ -81,6 +84,7 @@ pub use health::{
     Check, HealthChecker, Unhealthy, UnhealthyMember, UpstreamCounters, UpstreamMetric,
     UpstreamStats,
 };
+pub use owner::EventOwner;
 pub use result::DeliveryResult;
 pub use stats::{DeliveryStats, HookMetric};
 pub use upstream::{Failure, OpenCircuit, Pools, Selection, Upstream};

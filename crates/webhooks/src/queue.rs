@@ -1,19 +1,28 @@
 //! An ordered queue of a hook, and its request in flight.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use dunlin_wire::fair_queue::FairQueue;
+
 use crate::encoder::DropReason;
+use crate::owner::{EventOwner, OwnerKind};
 
 /// Bytes accounted for each event in addition to its JSON.
 const ENTRY_BYTES: usize = 64;
+/// Bytes of events that an owner sends before it is another one's turn.
+const TURN_BYTES: u32 = 2_048;
+/// The most owners that are named as having lost events while none of their own were queued. Others are counted together.
+const NAMED_MAX: usize = 16;
 
-/// Events in order. At most one request, with the first events, is in flight.
-#[derive(Debug, Default)]
+/// Events in the order of their owners. At most one request, with the first events, is in flight.
+#[derive(Debug)]
 pub(crate) struct OrderedQueue {
-    entries: VecDeque<Entry>,
-    /// Number of events in `entries`.
-    events: u64,
+    /// By [`OwnerKind`].
+    entries: [FairQueue<Entry>; 2],
+    /// The kind of owners that has the next turn.
+    turn: OwnerKind,
+    /// Dropped events whose owners have none in the queue.
+    missed: Vec<Missed>,
     pub(crate) batch: Option<Batch>,
     pub(crate) state: QueueState,
 }
@@ -35,11 +44,41 @@ pub(crate) enum QueueState {
 }
 
 #[derive(Debug)]
-enum Entry {
+struct Entry {
     /// An encoded event, shared by all hooks.
-    Event(Arc<[u8]>),
-    /// The number of events dropped at this point, and why.
-    Missed(u64, DropReason),
+    event: Arc<[u8]>,
+    /// The owner's events that were dropped after it.
+    missed: Vec<Missed>,
+}
+
+/// Dropped events: a `missed` event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missed {
+    pub(crate) count: u64,
+    pub(crate) reason: DropReason,
+    /// Who caused them; `None`: several.
+    pub(crate) owner: Option<Arc<EventOwner>>,
+}
+
+impl Missed {
+    pub(crate) fn unnamed(count: u64, reason: DropReason) -> Missed {
+        Missed { count, reason, owner: None }
+    }
+}
+
+/// Adds dropped events to those that are counted already.
+fn add_to(all: &mut Vec<Missed>, mut missed: Missed) {
+    let is_known = |all: &[Missed], missed: &Missed| {
+        all.iter().any(|of| of.reason == missed.reason && of.owner == missed.owner)
+    };
+    if all.len() >= NAMED_MAX && !is_known(all, &missed) {
+        missed.owner = None;
+    }
+    let known = all.iter_mut().find(|of| of.reason == missed.reason && of.owner == missed.owner);
+    match known {
+        Some(known) => known.count += missed.count,
+        None => all.push(missed),
+    }
 }
 
 /// The events of one request. Each attempt sends the same body with the same key.
@@ -63,45 +102,85 @@ pub(crate) fn cost_bytes(event: &[u8]) -> usize {
     event.len() + ENTRY_BYTES
 }
 
+impl Default for OrderedQueue {
+    fn default() -> OrderedQueue {
+        OrderedQueue {
+            entries: [FairQueue::new(TURN_BYTES), FairQueue::new(TURN_BYTES)],
+            turn: OwnerKind::Session,
+            missed: Vec::new(),
+            batch: None,
+            state: QueueState::Idle,
+        }
+    }
+}
+
 impl OrderedQueue {
-    pub(crate) fn push(&mut self, event: Arc<[u8]>) {
-        self.entries.push_back(Entry::Event(event));
-        self.events += 1;
+    pub(crate) fn push(&mut self, flow: u64, event: Arc<[u8]>) {
+        let cost = u32::try_from(cost_bytes(&event)).unwrap_or(u32::MAX);
+        self.of(flow).push_back(flow, cost, Entry { event, missed: Vec::new() });
     }
 
-    /// Records that events were dropped after those in the queue.
-    pub(crate) fn add_missed(&mut self, count: u64, reason: DropReason) {
-        let behind = self.entries.iter_mut().rev().map_while(|entry| match entry {
-            Entry::Missed(total, reason) => Some((total, *reason)),
-            Entry::Event(_) => None,
-        });
-        // One entry per reason after the last event, so that alternating reasons use no additional memory.
-        match behind.into_iter().find(|(_, same)| *same == reason) {
-            Some((total, _)) => *total += count,
-            None => self.entries.push_back(Entry::Missed(count, reason)),
+    fn of(&mut self, flow: u64) -> &mut FairQueue<Entry> {
+        &mut self.entries[OwnerKind::of_flow(flow) as usize]
+    }
+
+    /// Returns the bytes of the owner's events.
+    pub(crate) fn bytes_of(&self, flow: u64) -> u64 {
+        self.entries[OwnerKind::of_flow(flow) as usize].cost_of(flow)
+    }
+
+    /// Records that events of the owner were dropped after those in the queue.
+    pub(crate) fn add_missed_of(&mut self, flow: u64, missed: Missed) {
+        match self.of(flow).back_of_mut(flow) {
+            Some(newest) => add_to(&mut newest.missed, missed),
+            None => add_to(&mut self.missed, missed),
         }
+    }
+
+    /// Records that events were dropped; the next request begins with them.
+    pub(crate) fn add_missed(&mut self, missed: Missed) {
+        add_to(&mut self.missed, missed);
+    }
+
+    /// Drops the owner's newest event. Returns its bytes.
+    pub(crate) fn drop_newest(&mut self, flow: u64, missed: Missed) -> Option<usize> {
+        let dropped = self.of(flow).pop_back_of(flow)?;
+        self.add_missed_of(flow, missed);
+        dropped.missed.into_iter().for_each(|missed| self.add_missed_of(flow, missed));
+        Some(cost_bytes(&dropped.event))
     }
 
     /// Returns whether there is an event to send. A `missed` event is never sent alone: a backend that rejects all
     /// requests would get such events endlessly.
     pub(crate) fn has_events(&self) -> bool {
-        self.batch.is_some() || self.events > 0
+        self.batch.is_some() || self.waiting() > 0
     }
 
     /// Returns the number of events that are queued or in flight.
     pub(crate) fn len(&self) -> u64 {
-        self.events + self.batch.as_ref().map_or(0, |batch| batch.events)
+        self.waiting() + self.batch.as_ref().map_or(0, |batch| batch.events)
     }
 
-    /// Creates a request from the first events. `key` is its idempotency key; `missed` encodes a `missed` event.
+    fn waiting(&self) -> u64 {
+        self.entries.iter().map(|entries| entries.len() as u64).sum()
+    }
+
+    /// Returns the next event and the kind of its owner.
+    fn next(&self) -> Option<(OwnerKind, &Entry)> {
+        let front = |kind: OwnerKind| Some((kind, self.entries[kind as usize].front()?.1));
+        front(self.turn).or_else(|| front(self.turn.other()))
+    }
+
+    /// Creates a request from the first events, at most `(events_max, bytes_max)`. `key` is its idempotency key, `missed` encodes
+    /// a `missed` event, and `taken` gets the flow and the bytes of each event.
     pub(crate) fn compose(
         &mut self,
-        events_max: u32,
-        bytes_max: usize,
+        (events_max, bytes_max): (u32, usize),
         key: impl FnOnce() -> String,
-        mut missed: impl FnMut(&mut Vec<u8>, u64, DropReason),
+        mut missed: impl FnMut(&mut Vec<u8>, &Missed),
+        mut taken: impl FnMut(u64, usize),
     ) {
-        if self.events == 0 {
+        if self.waiting() == 0 {
             return;
         }
         let mut batch = Batch {
@@ -114,31 +193,34 @@ impl OrderedQueue {
             member: None,
         };
         let mut body = vec![b'['];
-        while let Some(first) = self.entries.front() {
-            if let Entry::Event(event) = first
-                && batch.events > 0
-                && (batch.events >= u64::from(events_max) || body.len() + event.len() > bytes_max)
-            {
+        let mut add_missed = |batch: &mut Batch, body: &mut Vec<u8>, all: Vec<Missed>| {
+            for dropped in all {
+                if body.len() > 1 {
+                    body.push(b',');
+                }
+                missed(body, &dropped);
+                batch.missed += dropped.count;
+            }
+        };
+        add_missed(&mut batch, &mut body, std::mem::take(&mut self.missed));
+        while let Some((kind, next)) = self.next() {
+            let is_full = batch.events >= u64::from(events_max);
+            if batch.events > 0 && (is_full || body.len() + next.event.len() > bytes_max) {
                 break;
             }
+            let Some((flow, entry)) = self.entries[kind as usize].pop_front() else { break };
+            self.turn = kind.other();
             if body.len() > 1 {
                 body.push(b',');
             }
-            match first {
-                Entry::Event(event) => {
-                    body.extend_from_slice(event);
-                    batch.events += 1;
-                    batch.cost_bytes += cost_bytes(event);
-                }
-                Entry::Missed(count, reason) => {
-                    missed(&mut body, *count, *reason);
-                    batch.missed += count;
-                }
-            }
-            self.entries.pop_front();
+            body.extend_from_slice(&entry.event);
+            let cost = cost_bytes(&entry.event);
+            taken(flow, cost);
+            batch.events += 1;
+            batch.cost_bytes += cost;
+            add_missed(&mut batch, &mut body, entry.missed);
         }
         body.push(b']');
-        self.events -= batch.events;
         (batch.key, batch.body) = (key().into(), body.into());
         self.batch = Some(batch);
     }
@@ -151,11 +233,7 @@ impl OrderedQueue {
     /// Drops the request in flight; the next request begins with a `missed` event.
     pub(crate) fn drop_batch(&mut self, reason: DropReason) -> Option<Batch> {
         let batch = self.batch.take()?;
-        let dropped = batch.events + batch.missed;
-        match self.entries.front_mut() {
-            Some(Entry::Missed(count, same)) if *same == reason => *count += dropped,
-            _ => self.entries.push_front(Entry::Missed(dropped, reason)),
-        }
+        self.add_missed(Missed::unnamed(batch.events + batch.missed, reason));
         Some(batch)
     }
 }
@@ -163,19 +241,31 @@ impl OrderedQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::owner::Owner;
 
     fn event(text: &str) -> Arc<[u8]> {
         text.as_bytes().into()
     }
 
+    fn flow(user: &str) -> u64 {
+        Owner::User(user).flow()
+    }
+
+    fn missed(user: &str, count: u64, reason: DropReason) -> Missed {
+        Missed { count, reason, owner: Some(Arc::new(Owner::User(user).into())) }
+    }
+
     fn compose(queue: &mut OrderedQueue, events_max: u32, bytes_max: usize) -> String {
         queue.compose(
-            events_max,
-            bytes_max,
+            (events_max, bytes_max),
             || "key".into(),
-            |out, count, reason| {
-                out.extend_from_slice(format!("{count} {reason:?}").as_bytes());
+            |out, missed| {
+                let owner = missed.owner.as_ref().map_or(&b""[..], |owner| &owner.json);
+                let owner = String::from_utf8_lossy(owner);
+                let text = format!("{} {:?}{owner}", missed.count, missed.reason);
+                out.extend_from_slice(text.as_bytes());
             },
+            |_, _| {},
         );
         let body = queue.batch.as_ref().map_or(&[][..], |batch| &batch.body);
         String::from_utf8(body.to_vec()).unwrap()
@@ -184,7 +274,7 @@ mod tests {
     #[test]
     fn a_request_takes_events_in_order_up_to_its_bounds() {
         let mut queue = OrderedQueue::default();
-        ["1", "22", "333", "4"].iter().for_each(|text| queue.push(event(text)));
+        ["1", "22", "333", "4"].iter().for_each(|text| queue.push(flow("ada"), event(text)));
         assert_eq!(compose(&mut queue, 2, 100), "[1,22]");
         assert_eq!((queue.len(), queue.delivered().unwrap().cost_bytes), (4, 3 + 2 * ENTRY_BYTES));
         assert_eq!(compose(&mut queue, 9, 4), "[333]", "the bytes are bounded");
@@ -197,28 +287,59 @@ mod tests {
     #[test]
     fn alternating_drop_reasons_do_not_grow_a_full_queue() {
         let mut queue = OrderedQueue::default();
-        queue.push(event("1"));
+        queue.push(flow("ada"), event("1"));
         for _ in 0..1_000 {
-            queue.add_missed(1, DropReason::QueueFull);
-            queue.add_missed(2, DropReason::Overflow);
+            queue.add_missed_of(flow("ada"), missed("ada", 1, DropReason::QueueFull));
+            queue.add_missed_of(flow("ada"), missed("ada", 2, DropReason::Overflow));
         }
-        assert_eq!(queue.entries.len(), 3);
-        assert_eq!(compose(&mut queue, 9, 100), "[1,1000 QueueFull,2000 Overflow]");
+        assert_eq!(
+            compose(&mut queue, 9, 100),
+            "[1,1000 QueueFull,\"user\":\"ada\",2000 Overflow,\"user\":\"ada\"]"
+        );
+        queue.delivered();
+        for n in 0..1_000 {
+            let user = n.to_string();
+            queue.add_missed_of(flow(&user), missed(&user, 1, DropReason::QueueFull));
+        }
+        assert_eq!(queue.missed.len(), NAMED_MAX + 1, "the others are counted together");
+        assert_eq!(queue.missed.iter().map(|missed| missed.count).sum::<u64>(), 1_000);
     }
 
     #[test]
     fn a_missed_event_stands_where_events_were_dropped_and_is_never_sent_alone() {
         let mut queue = OrderedQueue::default();
-        queue.push(event("1"));
-        queue.add_missed(1, DropReason::QueueFull);
-        queue.add_missed(1, DropReason::QueueFull);
-        queue.push(event("2"));
-        assert_eq!(compose(&mut queue, 9, 100), "[1,2 QueueFull,2]");
+        queue.push(flow("ada"), event("1"));
+        queue.add_missed_of(flow("ada"), missed("ada", 1, DropReason::QueueFull));
+        queue.add_missed_of(flow("ada"), missed("ada", 1, DropReason::QueueFull));
+        queue.push(flow("ada"), event("2"));
+        assert_eq!(compose(&mut queue, 9, 100), "[1,2 QueueFull,\"user\":\"ada\",2]");
         assert_eq!(queue.drop_batch(DropReason::GivenUp).unwrap().events, 2);
         assert!(!queue.has_events());
         assert_eq!(compose(&mut queue, 9, 100), "", "never alone");
-        queue.push(event("3"));
+        queue.push(flow("ada"), event("3"));
         // The dropped request began with a `missed` event, whose count is included.
         assert_eq!(compose(&mut queue, 9, 100), "[4 GivenUp,3]");
+    }
+
+    #[test]
+    fn dropped_newest_event_is_missed_after_the_one_before_it() {
+        let mut queue = OrderedQueue::default();
+        ["1", "2", "3"].iter().for_each(|text| queue.push(flow("ada"), event(text)));
+        queue.push(flow("bob"), event("9"));
+        queue.drop_newest(flow("ada"), missed("ada", 1, DropReason::QueueFull));
+        queue.drop_newest(flow("ada"), missed("ada", 1, DropReason::QueueFull));
+        queue.push(flow("ada"), event("4"));
+        let body = compose(&mut queue, 9, 200);
+        assert_eq!(body, "[1,2 QueueFull,\"user\":\"ada\",4,9]");
+    }
+
+    #[test]
+    fn events_of_sessions_and_of_channels_alternate() {
+        let mut queue = OrderedQueue::default();
+        for n in 0..100 {
+            queue.push(Owner::Channel(&n.to_string()).flow(), event("0"));
+        }
+        ["1", "2", "3"].iter().for_each(|text| queue.push(flow("ada"), event(text)));
+        assert_eq!(compose(&mut queue, 6, 200), "[1,0,2,0,3,0]");
     }
 }

@@ -336,10 +336,74 @@ fn a_full_queue_drops_new_events_counts_them_and_announces_the_gap() {
     assert_eq!(harness.status("queue_events"), 0);
 }
 
+/// A user subscribes and unsubscribes in a loop while the backend is slow. It has filled the queue alone before; the connects
+/// of others were dropped.
+#[test]
+fn user_who_fills_the_queue_of_a_slow_backend_loses_events_and_others_none() {
+    let mut harness = Harness::with_members(&["a"]);
+    harness.hook(|hook| {
+        hook.queue_bytes_max = 65_536;
+        hook.events = [
+            HookEventKind::Connect,
+            HookEventKind::Subscribe,
+            HookEventKind::Unsubscribe,
+            HookEventKind::ChannelOccupied,
+        ]
+        .into();
+    });
+    let session = |n: u64| SessionId::from_u64(n << 8).unwrap();
+    let mut others = 0;
+    let (mut connects, mut order, mut missed_of_loop, mut missed_of_others) = (0, Vec::new(), 0, 0);
+    let mut take = |harness: &mut Harness, all: bool| {
+        loop {
+            let attempts = harness.attempts();
+            if attempts.is_empty() {
+                return;
+            }
+            for event in attempts.iter().flat_map(events) {
+                match event["event"].as_str().unwrap() {
+                    "connect" => connects += 1,
+                    "missed" if event["user"] == "loop" => {
+                        missed_of_loop += event["count"].as_u64().unwrap();
+                    }
+                    "missed" if !event["user"].is_null() => missed_of_others += 1,
+                    "subscribe" | "unsubscribe" => {
+                        order.push(event["channel"].as_str().unwrap().parse::<u64>().unwrap());
+                    }
+                    _ => {}
+                }
+            }
+            attempts.iter().for_each(|attempt| harness.ends(attempt, &DeliveryResult::Delivered));
+            if !all {
+                return;
+            }
+        }
+    };
+    for n in 0..20_000_u64 {
+        let channel: Arc<str> = n.to_string().into();
+        let user = Box::from("loop");
+        harness.emit(HookEventBody::Occupied { channel: Arc::clone(&channel), occupied: true });
+        harness.emit(HookEventBody::Subscribe { session: session(1), user, channel });
+        if n % 100 == 0 {
+            others += 1;
+            let (session, user) = (session(2 + n), format!("user{n}").into());
+            harness.emit(HookEventBody::Connect { session, user, transport: "websocket" });
+        }
+        if n % 500 == 0 {
+            take(&mut harness, false);
+        }
+    }
+    harness.emit(HookEventBody::Connect { session: session(1), user: "".into(), transport: "sse" });
+    take(&mut harness, true);
+    assert_eq!((connects, missed_of_others), (others + 1, 0));
+    assert!(order.is_sorted(), "a session's events keep their order");
+    assert_eq!(order.len() as u64 + missed_of_loop, 20_000, "and what is lost is named");
+}
+
 #[test]
 fn events_lost_before_the_dispatcher_are_announced_to_every_hook() {
     let mut harness = Harness::with_members(&["a"]);
-    harness.emit(HookEventBody::Missed(17));
+    harness.emit(HookEventBody::Missed { count: 17, owner: None });
     assert!(harness.attempts().is_empty());
     for n in 0..64 {
         harness.publish(&format!("room{n}"), n);

@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub mod dial;
+pub mod fair_queue;
 pub mod fossil;
 pub mod http1;
 pub mod http2;

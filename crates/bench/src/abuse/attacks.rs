@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use super::TALK;
-use super::client::{AttackPlan, connect, discard, frame, post, push, websocket};
+use super::backend::{Service, token_of};
+use super::client::{AttackPlan, connect, connect_as, discard, frame, post, push, websocket};
 use crate::protocol::websocket_frame;
 
 /// An attack.
@@ -14,12 +15,18 @@ pub(super) struct Attack {
     pub(super) what: &'static str,
     /// Runs the attack. Returns how much the server accepted.
     pub(super) run: fn(&AttackPlan) -> u64,
+    /// What it takes from others beside their messages, if it is that.
+    pub(super) takes: Option<Service>,
 }
 
 macro_rules! attacks {
-    ($($name:literal, $run:ident, $what:literal;)+) => {
-        pub(super) const ATTACKS: &[Attack] = &[$(Attack { name: $name, what: $what, run: $run }),+];
+    ($($name:literal, $run:ident, $what:literal $(, $takes:ident)?;)+) => {
+        pub(super) const ATTACKS: &[Attack] = &[$(
+            Attack { name: $name, what: $what, run: $run, takes: attacks!(@ $($takes)?) }
+        ),+];
     };
+    (@) => { None };
+    (@ $takes:ident) => { Some(Service::$takes) };
 }
 
 attacks! {
@@ -41,6 +48,9 @@ attacks! {
     "emulation", emulation, "commands of an HTTP stream by /emulation";
     "garbage", garbage, "everything that is no HTTP and no WebSocket";
     "guesses", guesses, "API keys guessed";
+    "meta", large_meta, "publishes that an expression over 10 kB of meta decides";
+    "calls", calls, "50 connections of a user call a slow backend", Calls;
+    "events", events, "a user subscribes and unsubscribes beside a slow webhook", Events;
 }
 
 /// Returns a client's commands, one per line, each with its own id.
@@ -334,4 +344,38 @@ fn garbage(plan: &AttackPlan) -> u64 {
 fn guesses(plan: &AttackPlan) -> u64 {
     let wrong = AttackPlan { key: "a-key-of-somebody-else", ..*plan };
     by_api(&wrong, plan.scaled(50_000), |_| ("/api/info", "{}".to_owned()))
+}
+
+/// Sends frames as this user until the time has elapsed. Returns how many were accepted, times `each`.
+fn frames_of(plan: &AttackPlan, token: &str, each: u64, text: &str) -> u64 {
+    let Ok((stream, _)) = connect_as(plan, token) else { return 0 };
+    let stream = discard(stream);
+    let mut bytes = Vec::new();
+    frame(text, &mut bytes);
+    let mut taken = 0;
+    while !plan.is_over() && push(plan, &stream, &bytes) {
+        taken += each;
+    }
+    taken
+}
+
+fn large_meta(plan: &AttackPlan) -> u64 {
+    let roles: Vec<String> = (0..1_000).map(|number| format!("role{number}")).collect();
+    let token = token_of("attacker", &serde_json::json!({ "roles": roles }));
+    frames_of(plan, &token, 500, &commands(500, |_| publish("ruled:a", "1")))
+}
+
+fn calls(plan: &AttackPlan) -> u64 {
+    let token = token_of("attacker", &serde_json::json!({}));
+    let text = commands(100, |_| "\"rpc\":{\"method\":\"a\",\"data\":1}".to_owned());
+    std::thread::scope(|scope| {
+        let run = || frames_of(plan, &token, 100, &text);
+        let all: Vec<_> = (0..50).map(|_| scope.spawn(run)).collect();
+        all.into_iter().map(|one| one.join().unwrap_or(0)).sum()
+    })
+}
+
+fn events(plan: &AttackPlan) -> u64 {
+    let token = token_of("attacker", &serde_json::json!({}));
+    frames_of(plan, &token, 500, &commands(500, |at| there_and_back(at, "loop:a")))
 }

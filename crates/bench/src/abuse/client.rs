@@ -53,6 +53,11 @@ pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 
 /// Connects an anonymous client.
 pub(super) fn websocket(plan: &AttackPlan) -> io::Result<TcpStream> {
+    connect_as(plan, "").map(|(stream, _)| stream)
+}
+
+/// Connects a client with this token, or without one. Returns its id, too.
+pub(super) fn connect_as(plan: &AttackPlan, token: &str) -> io::Result<(TcpStream, String)> {
     let mut stream = plan.connect()?;
     let mut opening = format!(
         "GET /connection/websocket HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -60,16 +65,21 @@ pub(super) fn websocket(plan: &AttackPlan) -> io::Result<TcpStream> {
         plan.client
     )
     .into_bytes();
-    frame("{\"connect\":{},\"id\":1}", &mut opening);
+    frame(&format!("{{\"connect\":{{\"token\":\"{token}\"}},\"id\":1}}"), &mut opening);
     stream.write_all(&opening)?;
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
-    while memchr::memmem::find(&answer, b"\"client\":").is_none() {
+    loop {
+        if let Some(at) = memchr::memmem::find(&answer, b"\"client\":\"") {
+            let rest = &answer[at + 10..];
+            if let Some(end) = memchr::memchr(b'"', rest) {
+                return Ok((stream, String::from_utf8_lossy(&rest[..end]).into_owned()));
+            }
+        }
         match stream.read(&mut piece)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => answer.extend_from_slice(&piece[..read]),
         }
     }
-    Ok(stream)
 }
 
 /// Appends one text frame.

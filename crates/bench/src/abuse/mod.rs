@@ -4,6 +4,7 @@
 //! numbered messages by a [`Schedule`], `/health` is polled, and an untouched channel must keep its history.
 
 mod attacks;
+mod backend;
 mod client;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +13,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use self::attacks::{ATTACKS, Attack};
+use self::backend::{Backend, Victims};
 use self::client::{AttackPlan, request};
 use crate::dunlin::Dunlin;
 use crate::schedule::{Arrivals, Schedule, Subscribers};
 use crate::swarm::Faults;
 use crate::target::Target;
+use crate::token;
 use dunlin_load::clock::{Percentiles, new_histogram};
 use dunlin_load::url::duration;
 use dunlin_load::{Clock, Error, ExitStatus, Output, Scratch, say};
@@ -68,6 +71,31 @@ allow_subscribe_for_anonymous = true
 allow_publish_for_anonymous = true
 allow_history_for_anonymous = true
 "#;
+/// Settings of attacks on what a backend or an expression decides. `SECRET` and `BACKEND` are filled in.
+const BACKEND_SETTINGS: &str = r#"
+[client.token]
+hmac_secret = "SECRET"
+[client.proxy]
+rpc = "slow"
+[proxies.slow]
+endpoint = "http://BACKEND/rpc"
+connections_max = 64
+[webhooks.upstreams.slow.members.a]
+address = "BACKEND"
+[webhooks.hooks.all]
+upstream = "slow"
+events = ["connect", "subscribe", "unsubscribe"]
+queue_bytes_max = 262_144
+batch_events_max = 10
+[limits.client_budget]
+commands_per_s = 20_000
+[channel.namespaces.loop]
+allow_subscribe_for_client = true
+[channel.namespaces.ruled]
+publish_cel = "'role999' in meta.roles"
+"#;
+/// The attacks that need them.
+const WITH_BACKEND: [&str; 3] = ["meta", "calls", "events"];
 /// Growth in memory that the settings allow: history, outboxes, and 192 MiB for input and output of all connections.
 const MEMORY_BYTES_MAX: u64 = (64 + 64 + 192) * MIB;
 
@@ -142,6 +170,9 @@ struct Row {
     health: Health,
     /// History and epoch of an untouched channel did not change.
     history_kept: bool,
+    /// Clients that depend on what the attack takes beside messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    victims: Option<Victims>,
     /// Why ordinary clients could not be served at all.
     failure: Option<String>,
     holds: bool,
@@ -195,7 +226,13 @@ pub(crate) fn run(options: &Abuse) -> Result<ExitStatus, Error> {
 fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> {
     let scratch = Scratch::temporary("abuse")?;
     let target = Target { api_key: Some(KEY.to_owned()), ..options.target.clone() };
-    let server = dunlin.start(&target, &scratch, "abuse", SETTINGS, false)?;
+    let backend = Backend::start()?;
+    let mut settings = SETTINGS.to_owned();
+    if WITH_BACKEND.contains(&attack.name) {
+        let more = BACKEND_SETTINGS.replace("BACKEND", &backend.address.to_string());
+        settings.push_str(&more.replace("SECRET", token::SECRET));
+    }
+    let server = dunlin.start(&target, &scratch, "abuse", &settings, false)?;
     let plan = AttackPlan {
         client: target.address()?.address,
         admin: options.dunlin.admin,
@@ -207,12 +244,25 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     let calm = if options.short { LEAD } else { CALM };
     let calm = subscribers(options, &target, calm)?.publish()?.finish()?;
 
+    let calm_victims = attack.takes.map(|service| {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let victims = scope.spawn(|| service.victims(&plan, &backend, &over));
+            std::thread::sleep(if options.short { LEAD } else { CALM });
+            over.store(true, Ordering::Relaxed);
+            victims.join()
+        })
+    });
     let ordinary = subscribers(options, &target, LEAD + options.time + LEAD)?;
     let (before_bytes, _) = server.resident_bytes();
     let plan = AttackPlan { until: Instant::now() + LEAD + options.time, ..plan };
     let over = AtomicBool::new(false);
-    let (arrivals, done, health) = std::thread::scope(|scope| {
+    let (arrivals, done, health, beside) = std::thread::scope(|scope| {
         let health = scope.spawn(|| health(&plan, &over));
+        let victims = attack.takes.map(|service| {
+            let (plan, backend, over) = (&plan, &backend, &over);
+            scope.spawn(move || service.victims(plan, backend, over))
+        });
         let attacker = scope.spawn(|| {
             // Real attackers have machines of their own: here they run at low priority beside server and clients.
             let _ = rustix::process::setpriority_process(None, ATTACKER_NICENESS);
@@ -222,10 +272,18 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
         let arrivals = ordinary.publish().and_then(|published| published.finish());
         let done = attacker.join();
         over.store(true, Ordering::Relaxed);
-        (arrivals, done, health.join())
+        (arrivals, done, health.join(), victims.map(|victims| victims.join()))
     });
     let panicked = |_| Error::new("a thread of the attack panicked");
     let (done, health) = (done.map_err(panicked)?, health.map_err(panicked)?);
+    let victims = match (calm_victims, beside) {
+        (Some(calm), Some(beside)) => {
+            let (_, _, calm_p99_us) = calm.map_err(panicked)?;
+            let (asked, served, p99_us) = beside.map_err(panicked)?;
+            Some(Victims { asked, served, calm_p99_us, p99_us })
+        }
+        _ => None,
+    };
     let (_, peak_bytes) = server.resident_bytes();
     let after_bytes = (!options.short).then(|| {
         std::thread::sleep(REST);
@@ -258,6 +316,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
         health,
         history_kept: history(&plan).is_ok_and(|now| now == witness),
         holds: failure.is_none() && arrivals.is_clean(),
+        victims,
         failure,
         meets: false,
         beside: None,
@@ -265,12 +324,19 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     row.holds &= row.health.failed == 0
         && row.history_kept
         && row.peak_bytes <= (before_bytes + MEMORY_BYTES_MAX) / 10 * 11;
+    row.holds &= row.victims.as_ref().is_none_or(|victims| victims.served == victims.asked);
     row.meets = row.holds
-        && row.p99_us <= (2.0 * row.calm_p99_us).max(row.calm_p99_us + 2_000.0)
+        && row.victims.as_ref().is_none_or(|of| is_alike(of.p99_us, of.calm_p99_us))
+        && is_alike(row.p99_us, row.calm_p99_us)
         && after_bytes.is_some_and(|after| {
             after.saturating_sub(kept_bytes.unwrap_or(0)) <= before_bytes / 10 * 12
         });
     Ok(row)
+}
+
+/// Whether a p99 is at most twice that without the attack, or 2 ms more.
+fn is_alike(p99_us: f64, calm_p99_us: f64) -> bool {
+    p99_us <= (2.0 * calm_p99_us).max(calm_p99_us + 2_000.0)
 }
 
 /// Returns the bytes of the server's histories.
@@ -361,6 +427,11 @@ impl Row {
             self.health.longest_ms,
             if self.history_kept { "kept" } else { "LOST" },
             self.failure.as_ref().map_or(String::new(), |why| format!("; {why}")),
+        ));
+        let Some(victims) = &self.victims else { return };
+        say(format!(
+            "{:<18} {} of {} others served; p99 {:.0} → {:.0} us",
+            "", victims.served, victims.asked, victims.calm_p99_us, victims.p99_us
         ));
     }
 }

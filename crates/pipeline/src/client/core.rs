@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use dunlin_net::{ConnId, Context, ResolveError, TimerId, UrlError};
 use dunlin_wire::backoff::Backoff;
+use dunlin_wire::fair_queue::FairQueue;
 
 use super::config::{ClientConfig, HostConfig};
 use super::host::{Host, HostId};
@@ -82,7 +83,7 @@ impl Core {
         &mut self,
         host_id: HostId,
         prepared: Prepared,
-        tag: u64,
+        (flow, tag): (u64, u64),
     ) -> Result<RequestId, SendError> {
         if self.closing {
             return Err(SendError::Closing);
@@ -98,18 +99,24 @@ impl Core {
             host.refused = true;
             return Err(SendError::Full);
         }
+        // A flow may have as many as there is room for others: one alone gets half of the queue, two get a third each.
+        let room = host.config.queue_max - host.queue.len();
+        if flow != Request::NO_FLOW && host.queue.len_of(flow) >= room {
+            return Err(SendError::FlowFull);
+        }
         self.next_id += 1;
         let id = RequestId(self.next_id);
         let place = self.records.insert(Record {
             prepared,
             id,
             tag,
+            flow,
             queued_ns: self.now_ns,
             replays: 0,
             sent: false,
             begun: false,
         });
-        host.queue.push_back(place);
+        host.queue.push_back(flow, 1, place);
         host.queue_bytes += bytes;
         self.mark(host_id);
         Ok(id)
@@ -124,7 +131,7 @@ impl Core {
         for &place in places.iter().rev() {
             if let Some(record) = self.records.get(place) {
                 host.queue_bytes += record.prepared.bytes.len();
-                host.queue.push_front(place);
+                host.queue.push_front(record.flow, 1, place);
             }
         }
         if host.removed {
@@ -144,7 +151,8 @@ impl Core {
     pub(crate) fn end_queue(&mut self, host_id: HostId, kind: &ErrorKind) {
         let host = &mut self.hosts[host_id.0 as usize];
         host.queue_bytes = 0;
-        for place in std::mem::take(&mut host.queue) {
+        let mut queue = std::mem::replace(&mut host.queue, FairQueue::new(1));
+        while let Some((_, place)) = queue.pop_front() {
             // A request that was sent before was not processed then, or is idempotent.
             let replayed = self.records.get(place).is_some_and(|record| record.replays > 0);
             let effect = if replayed { Effect::Possible } else { Effect::None };
@@ -305,7 +313,23 @@ impl Requests<'_> {
         request: &Prepared,
         tag: u64,
     ) -> Result<RequestId, SendError> {
-        self.core.enqueue(host, request.clone(), tag)
+        self.core.enqueue(host, request.clone(), (Request::NO_FLOW, tag))
+    }
+
+    /// Sends a request for a flow: a user, or whoever else shares the host with others. Queued requests of flows take turns, and a
+    /// flow has at most as many of them as the queue has room for others. [`Request::NO_FLOW`] has no such bound.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`send`](Requests::send), and [`SendError::FlowFull`] if the flow's share of the queue is full.
+    pub fn send_of(
+        &mut self,
+        flow: u64,
+        host: HostId,
+        request: &Prepared,
+        tag: u64,
+    ) -> Result<RequestId, SendError> {
+        self.core.enqueue(host, request.clone(), (flow, tag))
     }
 
     /// Converts a send error to an outcome.

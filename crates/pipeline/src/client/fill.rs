@@ -84,7 +84,7 @@ impl Core {
         let mut bytes = 0;
         while (self.batch.len() as u32) < room
             && bytes < BATCH_BYTES_MAX
-            && let Some(&place) = host.queue.front()
+            && let Some((_, &place)) = host.queue.front()
         {
             let Some(record) = self.records.get_mut(place) else {
                 host.queue.pop_front();
@@ -192,11 +192,12 @@ impl Core {
             let host = &mut self.hosts[index];
             let Some(timeout_ms) = host.config.queue_timeout_ms else { continue };
             let timeout_ns = timeout_ms.get().saturating_mul(1_000_000);
-            while let Some(&place) = host.queue.front()
-                && let Some(record) = self.records.get(place)
-                && record.queued_ns + timeout_ns < self.now_ns
-            {
-                host.queue.pop_front();
+            let (records, ended, now_ns) = (&self.records, &mut self.ended, self.now_ns);
+            let is_over = |place: &u32| {
+                records.get(*place).is_none_or(|record| record.queued_ns + timeout_ns < now_ns)
+            };
+            host.queue.pop_while(is_over, |place| {
+                let Some(record) = records.get(place) else { return };
                 host.queue_bytes -= record.prepared.bytes.len();
                 let effect = if record.replays > 0 { Effect::Possible } else { Effect::None };
                 let error = super::RequestError {
@@ -205,8 +206,8 @@ impl Core {
                     kind: ErrorKind::QueueTimeout,
                     effect,
                 };
-                self.ended.push((place, error));
-            }
+                ended.push((place, error));
+            });
         }
     }
 }

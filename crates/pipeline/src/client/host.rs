@@ -1,9 +1,9 @@
 //! A host: its queue, its connections and its state.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dunlin_net::{ConnId, Url};
+use dunlin_wire::fair_queue::FairQueue;
 
 use super::config::{Depth, HostConfig};
 use crate::{Budget, Window};
@@ -22,8 +22,8 @@ pub(crate) struct Host {
     pub(crate) url: Url,
     pub(crate) name: Arc<str>,
     pub(crate) config: HostConfig,
-    /// Queued requests, oldest first, by their slots among the records.
-    pub(crate) queue: VecDeque<u32>,
+    /// Queued requests by their slots among the records; flows take turns, and in each the oldest is first.
+    pub(crate) queue: FairQueue<u32>,
     pub(crate) queue_bytes: usize,
     /// `send` has returned `Full`; [`on_room`](crate::Caller::on_room) is still to be called.
     pub(crate) refused: bool,
@@ -53,7 +53,7 @@ impl Host {
         Host {
             name: url.to_string().into(),
             url,
-            queue: VecDeque::new(),
+            queue: FairQueue::new(1),
             queue_bytes: 0,
             refused: false,
             links: Vec::new(),

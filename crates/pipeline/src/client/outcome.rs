@@ -120,6 +120,9 @@ pub enum ErrorKind {
     /// The queue of the host was full.
     #[error("the host's queue is full; send less, or raise queue_max or queue_bytes_max")]
     QueueFull,
+    /// The share of the host's queue that its flow may use was full.
+    #[error("the flow's share of the host's queue is full; send less for it, or raise queue_max")]
+    FlowFull,
     /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) accepts have not ended.
     #[error(
         "outstanding_max requests have not ended; send it again when one has, or raise outstanding_max"
@@ -160,6 +163,7 @@ impl From<SendError> for ErrorKind {
     fn from(error: SendError) -> ErrorKind {
         match error {
             SendError::Full => ErrorKind::QueueFull,
+            SendError::FlowFull => ErrorKind::FlowFull,
             SendError::Outstanding => ErrorKind::Outstanding,
             SendError::UnknownHost => ErrorKind::UnknownHost,
             SendError::Closing => ErrorKind::Shutdown,

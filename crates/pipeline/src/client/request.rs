@@ -49,6 +49,9 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// The flow of requests that are sent for nobody in particular.
+    pub const NO_FLOW: u64 = 0;
+
     /// Creates a `GET` request.
     pub const fn get(target: &'a str) -> Request<'a> {
         Request {
@@ -153,6 +156,9 @@ pub enum SendError {
     /// [`Caller::on_room`](crate::Caller::on_room) follows.
     #[error("the host's queue is full; wait for on_room, or raise queue_max or queue_bytes_max")]
     Full,
+    /// The flow has as many queued requests as the queue has room for others. Nothing reports when that changes.
+    #[error("the flow's share of the host's queue is full; send less for it, or raise queue_max")]
+    FlowFull,
     /// As many requests as a [`ThreadedClient`](crate::ThreadedClient) accepts have not ended.
     #[error(
         "outstanding_max requests have not ended; send it again when one has, or raise outstanding_max"
@@ -172,6 +178,8 @@ pub(crate) struct Record {
     pub(crate) prepared: Prepared,
     pub(crate) id: RequestId,
     pub(crate) tag: u64,
+    /// Whom it is sent for.
+    pub(crate) flow: u64,
     pub(crate) queued_ns: u64,
     /// How many connections ended without notice while the request was on them.
     pub(crate) replays: u8,

@@ -503,6 +503,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::emulation::EmulationRequest;
+    use crate::json::members_without_null as without_null;
+    use crate::pusher::{SignIn, Subscribe};
+
+    #[test]
+    fn null_in_any_member_of_a_command_is_as_if_it_were_absent() {
+        let all = [
+            without_null::<ConnectRequest<'_>>("{}"),
+            without_null::<SubscribeRequest<'_>>("{}"),
+            without_null::<ChannelRequest<'_>>("{}"),
+            without_null::<PublishRequest<'_>>("{}"),
+            without_null::<HistoryRequest<'_>>("{}"),
+            without_null::<Position<'_>>("{}"),
+            without_null::<SendRequest<'_>>("{}"),
+            without_null::<RpcRequest<'_>>("{}"),
+            without_null::<RefreshRequest<'_>>("{}"),
+            without_null::<SubRefreshRequest<'_>>("{}"),
+            without_null::<FilterNode<'_>>("{}"),
+            without_null::<EmulationRequest<'_>>("{}"),
+            without_null::<Subscribe<'_>>("{}"),
+            without_null::<SignIn<'_>>("{}"),
+        ];
+        assert_eq!(all.concat(), Vec::<&str>::new());
+    }
 
     fn one(text: &str) -> Result<Command<'_>, String> {
         Command::parse(text.as_bytes()).map_err(|malformed| malformed.to_string())

@@ -6,11 +6,18 @@ mod google;
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub use self::apple::ApnsMessage;
 use crate::apns::PushType;
+
+/// Deserializes a value; `null` means "not given".
+fn nullable<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
 
 /// How soon a notification should be delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,14 +60,17 @@ pub struct Notification {
     /// The key of a title in the app's own languages, instead of `title`, and what is put into its places.
     pub title_loc_key: Option<String>,
     /// For `title_loc_key`.
+    #[serde(deserialize_with = "nullable")]
     pub title_loc_args: Vec<String>,
     /// The same for the second line.
     pub subtitle_loc_key: Option<String>,
     /// For `subtitle_loc_key`.
+    #[serde(deserialize_with = "nullable")]
     pub subtitle_loc_args: Vec<String>,
     /// The same for the text.
     pub body_loc_key: Option<String>,
     /// For `body_loc_key`.
+    #[serde(deserialize_with = "nullable")]
     pub body_loc_args: Vec<String>,
     /// The URL of a picture.
     pub image: Option<String>,
@@ -78,6 +88,7 @@ pub struct Notification {
     pub interruption_level: Option<InterruptionLevel>,
     /// Data for the app. A notification that shows nothing, plays no sound and sets no number is silent: it wakes the app in
     /// the background.
+    #[serde(deserialize_with = "nullable")]
     pub data: Map<String, Value>,
     /// A later notification with the same id replaces this one; at most 64 letters, digits, `-` and `_`. Web Push, whose
     /// topics have 32, is given a hash of a longer one.
@@ -86,14 +97,19 @@ pub struct Notification {
     /// decides; Web Push requires a value, and gets four weeks.
     pub ttl_s: Option<u32>,
     /// The urgency.
+    #[serde(deserialize_with = "nullable")]
     pub urgency: Urgency,
     /// Merged into the payload for Apple.
+    #[serde(deserialize_with = "nullable")]
     pub apns: Value,
     /// Headers for Apple.
+    #[serde(deserialize_with = "nullable")]
     pub apns_options: ApnsOptions,
     /// Merged into FCM's `Message`.
+    #[serde(deserialize_with = "nullable")]
     pub fcm: Value,
     /// Merged into the message for the page's service worker.
+    #[serde(deserialize_with = "nullable")]
     pub web: Value,
 }
 

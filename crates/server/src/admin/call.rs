@@ -141,7 +141,9 @@ impl ConfigQuery {
 
 /// Returns the revision that a change requires (`If-Match`, RFC 9110 §13.1.1); `None` for any.
 pub(super) fn expected(request: &http::Request<'_>) -> Result<Option<u64>, ProblemDetails> {
-    let Some(value) = request.headers.get_str("If-Match") else { return Ok(None) };
+    let mut values = request.headers.list("If-Match");
+    let Some(value) = values.next() else { return Ok(None) };
+    let value = str::from_utf8(value).ok().filter(|_| values.next().is_none()).unwrap_or("");
     if value == "*" {
         return Ok(None);
     }

@@ -358,7 +358,7 @@ impl Admin {
         }
         match request.path {
             "/metrics" => {
-                let (media_type, text) = self.metrics(request.headers.get_str("Accept"));
+                let (media_type, text) = self.metrics(request.headers);
                 answer(cx, conn, 200, media_type, text.as_bytes());
             }
             "/openapi.json" => {
@@ -397,12 +397,13 @@ impl Admin {
     }
 
     /// Returns media type and text of `/metrics`.
-    fn metrics(&self, accept: Option<&str>) -> (&'static str, String) {
+    fn metrics(&self, headers: http::Headers<'_>) -> (&'static str, String) {
         self.counters.set(ConfigMetric::Revision, self.store.head().revision);
         self.counters.set(ConfigMetric::DurableRevision, self.durable);
         let expiry_s = self.state.settings.load().tls.first_expiry_s();
         self.counters.set(ConfigMetric::CertificateExpiry, expiry_s);
-        text::negotiate(&self.registry, accept)
+        let accept: Vec<_> = headers.list("Accept").map(String::from_utf8_lossy).collect();
+        text::negotiate(&self.registry, Some(&accept.join(",")))
     }
 
     /// Returns the address of a connection for the history of revisions.

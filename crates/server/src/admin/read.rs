@@ -163,7 +163,9 @@ impl Admin {
         let head = Arc::clone(self.store.head());
         let mut tag = [0; 24];
         let tag = etag(head.revision, &mut tag);
-        if request.headers.get_str("If-None-Match") == Some(tag) {
+        // A list, whose elements may be weak (RFC 9110 §13.1.2).
+        let mut known = request.headers.list("If-None-Match");
+        if known.any(|of| of.strip_prefix(b"W/").unwrap_or(of) == tag.as_bytes() || of == b"*") {
             respond(cx, conn, 304, &[("ETag", tag)], b"");
             return Ok(());
         }

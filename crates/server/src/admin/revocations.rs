@@ -20,7 +20,7 @@ struct RevocationBody {
     /// Unix time in seconds; default: now.
     issued_before: Option<u64>,
     /// Unix time in seconds; 0: never.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     expire_at: u64,
 }
 

@@ -617,3 +617,31 @@ fn the_reference_of_the_client_protocol_has_every_code() {
         assert!(page.contains(&row), "{row}");
     }
 }
+
+#[test]
+fn null_in_any_member_of_a_body_is_as_if_it_were_absent() {
+    use dunlin_protocol::json::members_without_null as without_null;
+
+    use super::{body, request};
+    let all = [
+        without_null::<body::PublishBody<'_>>("{}"),
+        without_null::<body::BroadcastBody<'_>>("{}"),
+        without_null::<body::SubscribeBody<'_>>("{}"),
+        without_null::<body::OverrideBody>("{}"),
+        without_null::<body::BoolValue>("{}"),
+        without_null::<body::UnsubscribeBody<'_>>("{}"),
+        without_null::<body::DisconnectBody<'_>>("{}"),
+        without_null::<body::DisconnectObject<'_>>("{}"),
+        without_null::<body::RefreshBody<'_>>("{}"),
+        without_null::<body::SendBody<'_>>("{}"),
+        without_null::<body::HistoryBody<'_>>("{}"),
+        without_null::<body::PositionBody<'_>>("{}"),
+        without_null::<request::RevokeTokenRequest<'_>>("{}"),
+        without_null::<request::InvalidateUserTokensRequest<'_>>("{}"),
+        without_null::<request::BlockUserRequest<'_>>("{}"),
+        without_null::<request::UnblockUserRequest<'_>>("{}"),
+        without_null::<request::ConnectionsRequest<'_>>("{}"),
+        without_null::<request::ChannelsRequest<'_>>("{}"),
+    ];
+    assert_eq!(all.concat(), Vec::<&str>::new());
+}

@@ -82,9 +82,11 @@ impl TryFrom<Box<[Capability]>> for Capabilities {
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct Capability {
+    #[serde(deserialize_with = "dunlin_protocol::json::nullable")]
     channels: Box<[Box<str>]>,
-    #[serde(default, rename = "match")]
+    #[serde(default, rename = "match", deserialize_with = "dunlin_protocol::json::nullable")]
     by: Match,
+    #[serde(deserialize_with = "dunlin_protocol::json::nullable")]
     allow: Allow,
 }
 

@@ -1,6 +1,7 @@
 //! The claims of tokens. They are Centrifugo's (its docs, "Client JWT authentication" and "Channel JWT authorization"),
 //! so that a backend need not change.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -43,14 +44,14 @@ impl SubscribeOptions {
 /// The claims of both kinds of tokens.
 #[derive(Deserialize)]
 pub(super) struct Claims {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     pub(super) sub: String,
     exp: Option<NumericDate>,
     nbf: Option<NumericDate>,
     iat: Option<NumericDate>,
     /// A string; a number is accepted and converted.
     jti: Option<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     pub(super) aud: Audience,
     pub(super) iss: Option<String>,
     expire_at: Option<NumericDate>,
@@ -59,9 +60,9 @@ pub(super) struct Claims {
     meta: Option<Box<RawValue>>,
     /// Only in connection tokens.
     labels: Option<BTreeMap<String, String>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     channels: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable_map")]
     subs: BTreeMap<String, SubscribeOptions>,
     /// Required in a subscription token, forbidden in a connection token.
     channel: Option<String>,
@@ -70,9 +71,9 @@ pub(super) struct Claims {
     b64data: Option<String>,
     #[serde(default, rename = "override", deserialize_with = "overrides")]
     overrides: OptionsOverride,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     caps: Capabilities,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     allow: Allow,
 }
 
@@ -139,6 +140,7 @@ impl Claims {
             expire_at_s: expire_at_s(self.expire_at, self.exp),
             info: one_of("b64info", self.info, self.b64info)?,
             meta: self.meta,
+            parsed_meta: OnceCell::new(),
             labels: tags_of(self.labels.unwrap_or_default())
                 .map_err(|error| Error::Malformed(error.to_string()))?,
             subscriptions,
@@ -252,7 +254,7 @@ pub(crate) fn overrides<'de, D: Deserializer<'de>>(
     }
     #[derive(Deserialize)]
     struct Boolean {
-        #[serde(default)]
+        #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
         value: bool,
     }
     let of = Option::<Overrides>::deserialize(deserializer)?.unwrap_or_default();

@@ -18,6 +18,7 @@ mod test_signer;
 #[cfg(test)]
 mod tests;
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub use self::jwks::{Jwks, KeySet};
 use self::key::Key;
 use self::signature::Algorithm;
 use crate::namespace::bounded_regex::BoundedRegex;
+use crate::namespace::meta::Meta;
 
 pub(crate) use self::key::{Family, fingerprint, judge, judge_pem, judge_secret};
 
@@ -111,6 +113,8 @@ pub struct Identity {
     pub info: Option<Box<RawValue>>,
     /// Kept with the connection and shown to no client.
     pub meta: Option<Box<RawValue>>,
+    /// The same, for expressions, once one has looked at it.
+    pub(crate) parsed_meta: OnceCell<Meta>,
     /// Labels by which the server API selects connections.
     pub labels: Tags,
     /// Server-side subscriptions: those of `subs`, or else the names of `channels` without options,

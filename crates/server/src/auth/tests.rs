@@ -46,6 +46,22 @@ fn a_token_says_who_the_client_is() {
 }
 
 #[test]
+fn null_in_any_claim_is_as_if_it_were_absent() {
+    use dunlin_protocol::json::members_without_null;
+    assert!(members_without_null::<Claims>("{}").is_empty());
+    assert!(members_without_null::<SubscribeOptions>("{}").is_empty());
+    let identity = verified(&json!({
+        "sub": "u", "channels": null, "caps": null, "info": null, "aud": null, "exp": null,
+        "subs": {"a": null, "b": {"override": {"presence": {"value": null}, "join_leave": null}}},
+    }))
+    .unwrap();
+    assert_eq!(identity.user, "u");
+    assert_eq!(identity.subscriptions.into_keys().collect::<Vec<_>>(), ["a", "b"]);
+    let caps = json!([{"channels": ["a"], "match": null, "allow": null}]);
+    assert!(verified(&json!({"sub": "u", "caps": caps})).is_ok());
+}
+
+#[test]
 fn subs_say_more_than_channels_and_go_before_them() {
     let identity = verified(&json!({
         "channels": ["ignored"],

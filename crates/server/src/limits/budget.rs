@@ -143,8 +143,9 @@ impl Rates {
             per_s => count.saturating_mul(SECOND_NS) / per_s,
         };
         let kind_per_s = work.kind.map_or(0, |kind| self.kinds_per_s[kind as usize]);
-        of(work.commands.into(), self.commands_per_s.into())
-            .saturating_add(of(work.commands.into(), kind_per_s.into()))
+        let commands = u64::from(work.commands).saturating_add(work.spent_ns / COMMAND_NS);
+        of(commands, self.commands_per_s.into())
+            .saturating_add(of(commands, kind_per_s.into()))
             .saturating_add(of(work.bytes, self.bytes_per_s))
             .saturating_add(of(work.deliveries, self.deliveries_per_s))
     }
@@ -183,7 +184,13 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// Messages sent to other clients.
     pub(crate) deliveries: u64,
+    /// Time that the commands have taken, in nanoseconds, if it was measured.
+    pub(crate) spent_ns: u64,
 }
+
+/// The time that the rate of commands provides for one. What takes longer counts as so many commands: an expression over a large
+/// `meta`, a large token, a regular expression.
+pub(crate) const COMMAND_NS: u64 = if cfg!(debug_assertions) { 1_000_000 } else { 50_000 };
 
 /// The buckets of keys that are ahead of the clock.
 #[derive(Debug, Default)]
@@ -268,7 +275,7 @@ mod tests {
         deliveries_per_s: 10_000,
         burst_ms: 1_000,
     };
-    const COMMAND: Work = Work { commands: 1, kind: None, bytes: 0, deliveries: 0 };
+    const COMMAND: Work = Work { commands: 1, kind: None, bytes: 0, deliveries: 0, spent_ns: 0 };
 
     fn key(number: u64) -> BudgetKey {
         BudgetKey(number)
@@ -295,6 +302,20 @@ mod tests {
         let much = Work { commands: u32::MAX, bytes: u64::MAX, deliveries: u64::MAX, ..COMMAND };
         assert_eq!(budgets.charge(key(1), &free, much, 0), 0, "no bound");
         assert!(budgets.charge(key(3), &RATES, much, 0) > 1 << 32, "nothing overflows");
+    }
+
+    #[test]
+    fn command_that_takes_long_counts_as_several() {
+        let mut budgets = Buckets::default();
+        let dear = Work { spent_ns: 19 * COMMAND_NS, ..COMMAND };
+        for _ in 0..5 {
+            assert_eq!(budgets.charge(key(1), &RATES, dear, 0), 0);
+        }
+        assert_eq!(budgets.charge(key(1), &RATES, dear, 0), 200);
+        let cheap = Work { spent_ns: COMMAND_NS - 1, ..COMMAND };
+        for _ in 0..100 {
+            assert_eq!(budgets.charge(key(2), &RATES, cheap, 0), 0);
+        }
     }
 
     #[test]

@@ -45,6 +45,21 @@ fn commands_beyond_the_budget_wait_and_are_carried_out_in_order() {
     assert!(delayed(&cluster) > 0);
 }
 
+/// As an expression over a large `meta` did, for each command anew: at a rate of 1,000 commands a second it took a core.
+#[test]
+fn commands_that_take_long_wait_where_as_many_short_ones_do_not() {
+    let cluster = Cluster::start_with(1, |config| budget(config, 1_000));
+    let mut short = client(&cluster, &publishes(2..52, "a")).0;
+    (2..52).for_each(|id| assert_eq!(short.next().unwrap()["id"], id));
+    assert_eq!(delayed(&cluster), 0);
+    let long_ns = 20 * super::budget::COMMAND_NS;
+    cluster.state.test_command_ns.store(long_ns, std::sync::atomic::Ordering::Relaxed);
+    let mut long = client(&cluster, &publishes(2..52, "a")).0;
+    (2..52).for_each(|id| assert_eq!(long.next().unwrap()["id"], id, "none is refused"));
+    let turns = delayed(&cluster);
+    assert!(turns >= 25, "each turn ends after two of them: {turns}");
+}
+
 /// Ten publications a second, and as many other commands as it likes.
 #[test]
 fn a_kind_of_command_waits_for_a_rate_of_its_own() {

@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    const COMMAND: Work = Work { commands: 1, kind: None, bytes: 0, deliveries: 0 };
+    const COMMAND: Work = Work { commands: 1, kind: None, bytes: 0, deliveries: 0, spent_ns: 0 };
 
     #[test]
     fn keys_of_different_kinds_are_not_taken_for_each_other() {

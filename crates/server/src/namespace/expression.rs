@@ -7,8 +7,10 @@ use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
 
 use cel::common::ast::{EntryExpr, Expr, IdedExpr, operators};
-use cel::{Context, Env, Program, Value, to_value};
+use cel::{Context, Env, Program, Value};
 use dunlin_config::ChannelOptions;
+
+use super::meta::{Meta, MetaResolver};
 
 /// The longest expression, in bytes.
 const BYTES_MAX: usize = 1_024;
@@ -18,8 +20,6 @@ const NODES_MAX: usize = 128;
 const DEPTH_MAX: u16 = 24;
 /// The most concatenations of strings and lists: each copies its operands.
 const ADDITIONS_MAX: usize = 8;
-/// The largest `meta` that is evaluated, in bytes.
-const META_BYTES_MAX: usize = 16 * 1024;
 /// The variables of an expression.
 const VARIABLES: [&str; 4] = ["user", "channel", "meta", "subscribed"];
 /// The permitted functions. Each takes at most linear time in its arguments.
@@ -69,8 +69,8 @@ pub(crate) struct ExpressionInput<'a> {
     pub(crate) user: &'a str,
     pub(crate) channel: &'a str,
     pub(crate) subscribed: bool,
-    /// Raw JSON of the connection's `meta`.
-    pub(crate) meta: Option<&'a [u8]>,
+    /// The connection's `meta`.
+    pub(crate) meta: Option<&'a Meta>,
 }
 
 /// The expressions of a namespace.
@@ -165,18 +165,16 @@ impl Expression {
     /// Whether the expression yields `true`. An error, for a missing field for instance, counts as `false`.
     pub(crate) fn admits(&self, asked: &ExpressionInput<'_>) -> bool {
         let Some(program) = &self.program else { return false };
+        // Without a valid `meta` the variable is undefined, so an expression that evaluates it fails, even `!has(meta.x)`.
+        let meta = asked.meta.filter(|_| self.looks_at_meta).and_then(Meta::value);
+        let resolver = meta.as_ref().map(|meta| MetaResolver(meta.as_val()));
         let mut context = Context::with_env(Arc::clone(&ENV));
+        if let Some(resolver) = &resolver {
+            context.set_variable_resolver(resolver);
+        }
         context.add_variable_from_value("user", asked.user);
         context.add_variable_from_value("channel", asked.channel);
         context.add_variable_from_value("subscribed", Value::Bool(asked.subscribed));
-        // Without a valid `meta` the variable is undefined, so an expression that evaluates it fails, even `!has(meta.x)`.
-        if self.looks_at_meta
-            && let Some(raw) = asked.meta.filter(|raw| raw.len() <= META_BYTES_MAX)
-            && let Ok(json) = serde_json::from_slice::<serde_json::Value>(raw)
-            && let Ok(meta) = to_value(json)
-        {
-            context.add_variable_from_value("meta", meta);
-        }
         matches!(program.execute(&context), Ok(Value::Bool(true)))
     }
 }
@@ -239,19 +237,20 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let (text, meta) = text.split_once('\n').unwrap_or((&text, "{}"));
     let Ok(expression) = Expression::compile(text) else { return };
     for (user, subscribed) in [("", false), ("ada", true)] {
-        let meta = Some(meta.as_bytes());
-        let asked = ExpressionInput { user, channel: "room:ada", subscribed, meta };
+        let meta = Meta::from(Box::from(meta.as_bytes()));
+        let asked = ExpressionInput { user, channel: "room:ada", subscribed, meta: Some(&meta) };
         assert_eq!(expression.admits(&asked), expression.admits(&asked), "{text}");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::meta::META_BYTES_MAX;
     use super::*;
 
     fn says(text: &str, user: &str, channel: &str, meta: &str) -> bool {
-        let meta = Some(meta.as_bytes());
-        let asked = ExpressionInput { user, channel, subscribed: false, meta };
+        let meta = Meta::from(Box::from(meta.as_bytes()));
+        let asked = ExpressionInput { user, channel, subscribed: false, meta: Some(&meta) };
         Expression::compile(text).unwrap_or_else(|why| panic!("{text}: {why}")).admits(&asked)
     }
 
@@ -313,7 +312,7 @@ mod tests {
             user: "",
             channel: "",
             subscribed: false,
-            meta: Some(meta.as_bytes()),
+            meta: Some(&Meta::from(Box::from(meta.as_bytes()))),
         };
         assert!(!dear.admits(&asked));
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod bounded_regex;
 pub(crate) mod expression;
+pub(crate) mod meta;
 
 use std::sync::Arc;
 

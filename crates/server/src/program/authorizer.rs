@@ -158,9 +158,16 @@ pub struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Returns a header of its HTTP request, if it is in [`Authorizer::headers`].
+    /// Returns the first line of a header of its HTTP request, if it is in [`Authorizer::headers`].
     pub fn header(&self, name: &str) -> Option<&str> {
-        find(self.headers, name)
+        self.header_lines(name).next()
+    }
+
+    /// Returns all lines of a header, in their order. A proxy appends its own after those that the client has written, as to
+    /// `X-Forwarded-For` (RFC 9110 §5.3).
+    pub fn header_lines(&self, name: &str) -> impl Iterator<Item = &str> {
+        let lines = self.headers.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
+        lines.map(|(_, line)| line.as_str())
     }
 
     /// Returns a header in its connect command. The client chooses its value.

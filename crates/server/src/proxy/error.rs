@@ -15,6 +15,8 @@ pub(crate) enum ProxyError {
     TimedOut,
     /// The queue of waiting requests is full.
     Overflow,
+    /// The user or address of the client has its share of the queue, or of the commands that may wait.
+    ShareFull,
     /// No backend is available: circuits are open, or health checks fail.
     BreakerOpen,
     /// A response with a status other than 200.
@@ -33,7 +35,7 @@ impl ProxyError {
         match self {
             ProxyError::Unreachable(_) | ProxyError::Cancelled => ProxyMetric::Unreachable,
             ProxyError::TimedOut => ProxyMetric::TimedOut,
-            ProxyError::Overflow => ProxyMetric::Overflow,
+            ProxyError::Overflow | ProxyError::ShareFull => ProxyMetric::Overflow,
             ProxyError::BreakerOpen => ProxyMetric::BreakerOpen,
             ProxyError::Status(_) => ProxyMetric::Status,
             ProxyError::TooLong | ProxyError::Malformed(_) => ProxyMetric::Malformed,
@@ -43,7 +45,7 @@ impl ProxyError {
     /// Returns the error for the client. All are temporary and reveal nothing about the backend.
     pub(crate) fn reply(&self) -> Error<'static> {
         match self {
-            ProxyError::Overflow => ErrorCode::TooManyRequests.into(),
+            ProxyError::Overflow | ProxyError::ShareFull => ErrorCode::TooManyRequests.into(),
             _ => ErrorCode::Internal.into(),
         }
     }
@@ -55,6 +57,9 @@ impl fmt::Display for ProxyError {
             ProxyError::Unreachable(why) => f.write_str(why),
             ProxyError::TimedOut => f.write_str("no answer in time (timeout_ms, queue_timeout_ms)"),
             ProxyError::Overflow => f.write_str("too many requests wait for it (queue_max)"),
+            ProxyError::ShareFull => {
+                f.write_str("too many requests of one user or address wait for it (queue_max)")
+            }
             ProxyError::BreakerOpen => {
                 f.write_str(
                 "nobody is asked: it has not answered (breaker_failures_max), fails its checks, or is down",

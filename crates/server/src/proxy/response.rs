@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use dunlin_hub::Tags;
 use dunlin_protocol::centrifuge::{Disconnect, Error, REASON_BYTES_MAX};
-use dunlin_protocol::json::ObjectOnly;
+use dunlin_protocol::json::{self, ObjectOnly};
 use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -48,14 +48,20 @@ pub(crate) enum BackendDecision<T> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConnectResult {
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) user: String,
     /// Unix seconds; 0: never.
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) expire_at: u64,
     pub(crate) info: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "json::nullable")]
     pub(super) b64info: String,
     pub(crate) data: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "json::nullable")]
     pub(super) b64data: String,
+    #[serde(deserialize_with = "json::nullable")]
     pub(super) channels: Vec<String>,
+    #[serde(deserialize_with = "json::nullable_map")]
     pub(super) subs: BTreeMap<String, SubscribeOptions>,
     pub(crate) meta: Option<Box<RawValue>>,
     pub(super) labels: Option<BTreeMap<String, String>>,
@@ -72,6 +78,7 @@ pub struct SubscribeResult {
     #[serde(rename = "override", deserialize_with = "crate::auth::overrides")]
     pub(super) overrides: OptionsOverride,
     /// Unix seconds; 0: never.
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) expire_at: u64,
 }
 
@@ -98,10 +105,13 @@ fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, ProxyError> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RefreshResult {
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) expired: bool,
     /// Unix seconds; 0: never.
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) expire_at: u64,
     pub(crate) info: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "json::nullable")]
     pub(super) b64info: String,
     pub(crate) meta: Option<Box<RawValue>>,
 }
@@ -124,11 +134,17 @@ impl RefreshResult {
 #[serde(default)]
 pub struct PublishResult {
     pub(crate) data: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) b64data: String,
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) skip_history: bool,
+    #[serde(deserialize_with = "json::nullable_map")]
     pub(crate) tags: BTreeMap<String, String>,
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) idempotency_key: String,
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) version: u64,
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) version_epoch: String,
 }
 
@@ -137,6 +153,7 @@ pub struct PublishResult {
 #[serde(default)]
 pub struct RpcResult {
     pub(crate) data: Option<Box<RawValue>>,
+    #[serde(deserialize_with = "json::nullable")]
     pub(crate) b64data: String,
 }
 
@@ -200,12 +217,14 @@ pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct CacheHint {
+        #[serde(deserialize_with = "json::nullable")]
         cache_ttl: u64,
         result: Option<Granted>,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Granted {
+        #[serde(deserialize_with = "json::nullable")]
         expire_at: u64,
     }
     if status != 200 || !body.windows(9).any(|part| part == b"cache_ttl") {
@@ -257,15 +276,15 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
     #[derive(Deserialize)]
     struct BackendError {
         code: u32,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "json::nullable")]
         message: String,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "json::nullable")]
         temporary: bool,
     }
     #[derive(Deserialize)]
     struct BackendDisconnect {
         code: u16,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "json::nullable")]
         reason: String,
     }
     if status != 200 {
@@ -316,6 +335,31 @@ mod tests {
 
     fn rpc(body: &str) -> Result<BackendDecision<RpcResult>, ProxyError> {
         read(200, body.as_bytes())
+    }
+
+    #[test]
+    fn null_in_any_member_of_an_answer_is_as_if_it_were_absent() {
+        use dunlin_protocol::json::members_without_null;
+        assert!(members_without_null::<ConnectResult>("{}").is_empty());
+        assert!(members_without_null::<SubscribeResult>("{}").is_empty());
+        assert!(members_without_null::<RefreshResult>("{}").is_empty());
+        assert!(members_without_null::<PublishResult>("{}").is_empty());
+        assert!(members_without_null::<RpcResult>("{}").is_empty());
+        // As Go writes a result without channels.
+        let answer = r#"{"result":{"user":"u","channels":null,"subs":{"a":null}},"error":null}"#;
+        let Ok(BackendDecision::Granted(mut granted)) =
+            read::<ConnectResult>(200, answer.as_bytes())
+        else {
+            panic!("{answer} refuses the client");
+        };
+        assert_eq!(granted.user, "u");
+        assert_eq!(granted.subscriptions().unwrap().into_keys().collect::<Vec<_>>(), ["a"]);
+        let error = r#"{"error":{"code":1000,"message":null,"temporary":null}}"#;
+        assert!(matches!(rpc(error), Ok(BackendDecision::Error(_))));
+        let disconnect = r#"{"disconnect":{"code":4000,"reason":null}}"#;
+        assert!(matches!(rpc(disconnect), Ok(BackendDecision::Disconnect(_))));
+        let body = br#"{"cache_ttl":60,"result":{"expire_at":null}}"#;
+        assert_eq!(cache_ttl_ms(200, body, 0), 60_000);
     }
 
     #[test]

@@ -15,7 +15,7 @@ metrics! {
     Retried, Counter, "proxy_calls_retried_total", "Times that a call was sent to another member of the upstream.";
     Unreachable, Counter, "proxy_calls_unreachable_total", "Calls that failed: no connection to the backend, or it broke.";
     TimedOut, Counter, "proxy_calls_timed_out_total", "Calls that failed: no answer in time.";
-    Overflow, Counter, "proxy_calls_overflow_total", "Calls that were not sent: the proxy's queue_max was reached.";
+    Overflow, Counter, "proxy_calls_overflow_total", "Calls that were not sent: the proxy's queue_max was reached, or one user's share of it.";
     BreakerOpen, Counter, "proxy_calls_breaker_open_total", "Calls that were not sent: the backend has not answered those before.";
     Status, Counter, "proxy_calls_bad_status_total", "Calls that failed: the backend answered with another status than 200.";
     Malformed, Counter, "proxy_calls_malformed_total", "Calls that failed: the backend's answer was malformed or too long.";

@@ -31,7 +31,7 @@ struct Register {
 #[serde(deny_unknown_fields)]
 struct Remove {
     user: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     devices: Vec<Recipients>,
     node: Option<String>,
 }

@@ -18,10 +18,10 @@ const WAIT_MS_MAX: u64 = 60_000;
 #[serde(deny_unknown_fields)]
 pub(super) struct FeedFollower {
     /// The cursor of the answer before.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     after: Cursor,
     limit: Option<usize>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     wait_ms: u64,
     pub(super) node: Option<String>,
 }

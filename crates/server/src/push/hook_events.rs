@@ -70,7 +70,7 @@ impl Shared {
             }
             match dropped.swap(0, Relaxed) {
                 0 => {}
-                missed => send(HookEventBody::Missed(missed)),
+                count => send(HookEventBody::Missed { count, owner: None }),
             }
             send(HookEventBody::PushOutcome { outcome: line.into() });
         }

@@ -32,20 +32,20 @@ const SEND_AT_S_MAX: u64 = 100_000_000_000;
 pub(super) struct Submission {
     pub(super) notification: Notification,
     /// Devices by token.
-    #[serde(default, skip_serializing)]
+    #[serde(default, skip_serializing, deserialize_with = "dunlin_protocol::json::nullable")]
     devices: Vec<Recipients>,
     /// Users by id, each with all registered devices.
-    #[serde(default, skip_serializing)]
+    #[serde(default, skip_serializing, deserialize_with = "dunlin_protocol::json::nullable")]
     pub(super) users: Vec<String>,
     /// Subscribers at a push service, reached with one push to it.
-    #[serde(default, skip_serializing)]
+    #[serde(default, skip_serializing, deserialize_with = "dunlin_protocol::json::nullable")]
     broadcasts: Vec<PushBroadcast>,
     /// Skips users who have a session here.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     pub(super) only_offline: bool,
     timeout_ms: Option<u64>,
     /// Resends pushes without an answer, which may arrive twice.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     pub(super) resend_uncertain: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Submission {
 pub(super) struct SubmissionBatch {
     pub(super) pushes: Vec<Submission>,
     /// The batch is acknowledged once it is in the journal, and sent from there.
-    #[serde(default, skip_serializing)]
+    #[serde(default, skip_serializing, deserialize_with = "dunlin_protocol::json::nullable")]
     pub(super) durable: bool,
     /// A request whose key was used before is not executed again.
     #[serde(default, skip_serializing)]
@@ -109,7 +109,7 @@ pub(super) struct Recipients {
     provider: Platform,
     app: String,
     token: Option<Token>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
     tokens: Vec<Token>,
     /// `apns-id` of the push; requires exactly one token.
     id: Option<String>,
@@ -287,7 +287,7 @@ impl SubmissionBatch {
     pub(super) fn one(body: &[u8]) -> Result<SubmissionBatch, ApiError> {
         #[derive(Default, Deserialize)]
         struct BatchFields {
-            #[serde(default)]
+            #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
             durable: bool,
             idempotency_key: Option<String>,
             send_at_s: Option<u64>,
@@ -434,6 +434,20 @@ pub(super) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn null_in_any_member_that_may_be_absent_is_as_if_it_were() {
+        use dunlin_protocol::json::members_without_null;
+        let submission = r#"{"notification":{}}"#;
+        assert!(members_without_null::<Submission>(submission).is_empty());
+        assert!(members_without_null::<SubmissionBatch>(r#"{"pushes":[]}"#).is_empty());
+        assert!(members_without_null::<Notification>("{}").is_empty());
+        let recipients = r#"{"provider":"apns","app":"a"}"#;
+        assert!(members_without_null::<Recipients>(recipients).is_empty());
+        let push =
+            br#"{"notification":{"title":"a"},"users":["ada"],"durable":null,"send_at_s":null}"#;
+        assert!(SubmissionBatch::one(push).is_ok());
+    }
 
     #[test]
     fn the_openapi_document_has_every_field_of_a_push() {

@@ -56,6 +56,9 @@ impl Lifecycle {
 
 /// The shared part of one Dunlin process: settings, counters, connection counts, lifecycle.
 pub(crate) struct ServerState {
+    /// The time that each command takes, in place of a measurement.
+    #[cfg(test)]
+    pub(crate) test_command_ns: AtomicU64,
     /// The snapshot every worker runs, or loads before it does anything else. Stored by
     /// [`ServerState::publish`] alone.
     pub(crate) settings: ArcSwap<Settings>,
@@ -138,6 +141,8 @@ impl ServerState {
     pub(crate) fn new(settings: Settings, workers: usize, secret: [u8; 16], uid: String) -> Self {
         let started = Instant::now();
         Self {
+            #[cfg(test)]
+            test_command_ns: AtomicU64::new(0),
             boot_addr: settings.config.server.client_addr,
             boot_closed: AtomicBool::new(false),
             settings: ArcSwap::from_pointee(settings),

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Instant;
 
 use dunlin_config::{ChannelOptions, Config, OnFailure, Proxy, Secret};
 use serde_json::{Value, json};
@@ -14,7 +16,7 @@ use crate::auth::revocation::Revocation;
 use crate::proxy::ProxyMetric;
 use crate::state::settings::Settings;
 
-/// A request to the backend, with its header names in lower case.
+/// A request to the backend, with its header names in lower case and the lines of a header between bars.
 pub(crate) struct Asked {
     pub(crate) path: String,
     pub(crate) headers: BTreeMap<String, String>,
@@ -44,12 +46,14 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(Asked) -> Vec<u8>) -> Option<()>
         let mut line = String::new();
         lines.read_line(&mut line).ok().filter(|read| *read > 0)?;
         let path = line.split(' ').nth(1)?.to_owned();
-        let mut headers = BTreeMap::new();
+        let mut headers: BTreeMap<String, String> = BTreeMap::new();
         loop {
             let mut line = String::new();
             lines.read_line(&mut line).ok()?;
             let Some((name, value)) = line.trim_end().split_once(": ") else { break };
-            headers.insert(name.to_lowercase(), value.to_owned());
+            let lines: &mut String = headers.entry(name.to_lowercase()).or_default();
+            let separator = if lines.is_empty() { "" } else { " | " };
+            lines.push_str(&format!("{separator}{value}"));
         }
         let mut body = vec![0; headers["content-length"].parse().ok()?];
         lines.read_exact(&mut body).ok()?;
@@ -483,4 +487,104 @@ fn subscriptions_and_publications_are_as_the_backend_says() {
     let present = &by_id[&9]["presence"]["presence"];
     assert_eq!(present.as_object().unwrap().len(), 1);
     assert!(by_id[&10]["subscribe"].is_object(), "{}", by_id[&10]);
+}
+
+/// A backend with one connection works off what one user's connections ask. Before, another user's call waited behind all of it.
+#[test]
+fn call_of_a_user_does_not_wait_behind_those_of_a_busy_one() {
+    type Gate = (Mutex<(Vec<String>, bool)>, Condvar);
+    let gate: Arc<Gate> = Arc::default();
+    let at = Arc::clone(&gate);
+    let address = backend(move |asked| {
+        if asked.path == "/connect" {
+            return ok(&json!({"result": {"user": asked.body["name"]}}));
+        }
+        let mut state = at.0.lock().unwrap();
+        state.0.push(asked.body["user"].as_str().unwrap().to_owned());
+        while !state.1 {
+            state = at.1.wait(state).unwrap();
+        }
+        ok(&json!({"result": {"data": 1}}))
+    });
+    let cluster = Cluster::start_with(1, |config| {
+        asks(config, address);
+        config.client.concurrency = 8;
+        config.proxies.insert("rpc", Proxy { connections_max: 1, ..proxy(address, "/rpc") });
+    });
+    let open = |user: &str, calls: u32| {
+        let rpc = |id: u32| json!({"id": id, "rpc": {"method": "a", "data": 1}});
+        let first = [json!({"id": 1, "connect": {"name": user}})];
+        let commands: Vec<Value> = first.into_iter().chain((2..2 + calls).map(rpc)).collect();
+        client(&cluster, &commands).0
+    };
+    let calls = || count(&cluster, "rpc", ProxyMetric::Calls);
+    let mut busy: Vec<Listener> = (0..5).map(|_| open("busy", 8)).collect();
+    until(|| calls() == 40);
+    let mut quiet = open("ann", 1);
+    until(|| calls() == 41);
+    gate.0.lock().unwrap().1 = true;
+    gate.1.notify_all();
+    assert_eq!(quiet.next().unwrap()["rpc"]["data"], 1);
+    for client in &mut busy {
+        (0..8).for_each(|_| assert_eq!(client.next().unwrap()["rpc"]["data"], 1));
+    }
+    let order = gate.0.lock().unwrap().0.clone();
+    let place = order.iter().position(|user| user == "ann");
+    assert!(place.is_some_and(|place| place <= 2), "{place:?} of {}", order.len());
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !is_so() {
+        assert!(Instant::now() < deadline);
+        thread::yield_now();
+    }
+}
+
+/// Sends a request to a unidirectional transport with these header lines. Returns what the backend has received as `X-Forwarded-For`.
+fn forwarded(to: SocketAddr, lines: &str, received: &Mutex<Option<String>>) -> Option<String> {
+    let mut stream = TcpStream::connect(to).unwrap();
+    let head = "POST /connection/uni_http_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2";
+    stream.write_all(format!("{head}\r\n{lines}\r\n{{}}").as_bytes()).unwrap();
+    until(|| received.lock().unwrap().is_some());
+    received.lock().unwrap().take()
+}
+
+/// A proxy in front appends a line of its own behind the one that the client has forged. Only the forged one reached the backend.
+#[test]
+fn repeated_header_reaches_the_backend_with_all_lines_in_order() {
+    let received: Arc<Mutex<Option<String>>> = Arc::default();
+    let heard = Arc::clone(&received);
+    let address = backend(move |asked| {
+        *heard.lock().unwrap() = asked.headers.get("x-forwarded-for").cloned();
+        ok(&json!({"result": {"user": "ann"}}))
+    });
+    let cluster = Cluster::start_with(1, |config| {
+        asks(config, address);
+        let http_headers = ["X-Forwarded-For".to_owned()].into();
+        config.proxies.insert("connect", Proxy { http_headers, ..proxy(address, "/connect") });
+    });
+    let forged = "X-Forwarded-For: 6.6.6.6\r\n";
+    let lines = format!("{forged}x-forwarded-for: 192.0.2.7, 10.0.0.1\r\n");
+    let all = forwarded(cluster.address, &lines, &received);
+    assert_eq!(all.as_deref(), Some("6.6.6.6 | 192.0.2.7, 10.0.0.1"));
+
+    // The same through a real HAProxy, where there is one.
+    let directory = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = directory.path().join("haproxy.cfg");
+    let text = format!(
+        "defaults\n mode http\n timeout connect 20s\n timeout client 20s\n timeout server 20s\n option forwardfor\n\
+         frontend f\n bind 127.0.0.1:{port}\n default_backend b\nbackend b\n server s {}\n",
+        cluster.address
+    );
+    std::fs::write(&config, text).unwrap();
+    let started = Command::new("haproxy").arg("-db").arg("-f").arg(&config).spawn();
+    let Ok(mut haproxy) = started else { return eprintln!("haproxy is not installed") };
+    let front = SocketAddr::from(([127, 0, 0, 1], port));
+    until(|| TcpStream::connect(front).is_ok());
+    let all = forwarded(front, forged, &received);
+    haproxy.kill().unwrap();
+    haproxy.wait().unwrap();
+    assert_eq!(all.as_deref(), Some("6.6.6.6 | 127.0.0.1"));
 }

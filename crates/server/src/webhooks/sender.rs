@@ -229,7 +229,7 @@ impl WebhookSender<'_> {
 
     fn handle_event(&mut self, now: Now, from: usize, event: &HookEvent) {
         if let Some(in_transit) = self.state.webhooks.in_transit(from) {
-            in_transit.received(event.body.cost_bytes());
+            in_transit.received(event.body.flow(), event.body.cost_bytes());
         }
         self.dispatcher.handle_event(now, event);
     }

@@ -170,7 +170,7 @@ impl Worker<'_> {
         self.api_calls.begin_next(call);
         self.execute(cx, call, 0, command);
         self.drain_events(cx);
-        if !self.goes_on(conn, 0) {
+        if !self.goes_on(conn, Work::default()) {
             self.hold(call, cx.now_ms(), None);
         }
         self.pause(cx, call);

@@ -42,7 +42,7 @@ impl Worker<'_> {
             self.drain_events(cx);
             if self.api_calls.has_broadcast(call)
                 || self.api_calls.is_held(call)
-                || !self.goes_on(conn, deliveries)
+                || !self.goes_on(conn, Work { deliveries, ..Work::default() })
             {
                 break;
             }
@@ -121,7 +121,10 @@ impl Worker<'_> {
             self.drain_events(cx);
             given += 1;
             let deliveries = self.deliveries_to(channel, publish.data.len());
-            if !has_room || self.api_calls.is_held(place.call) || !self.goes_on(conn, deliveries) {
+            if !has_room
+                || self.api_calls.is_held(place.call)
+                || !self.goes_on(conn, Work { deliveries, ..Work::default() })
+            {
                 break;
             }
         }

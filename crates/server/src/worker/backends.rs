@@ -75,6 +75,8 @@ struct InFlight {
     proxy: Arc<str>,
     /// The connection of the client.
     of: u64,
+    /// Its user or address, which has a share of the queue.
+    flow: u64,
     is_question: bool,
     /// The members that were asked; the current one is last.
     tried: Vec<Arc<str>>,
@@ -107,6 +109,7 @@ impl Caller for BackendResults {
                     ErrorKind::BodyTooLong => ProxyError::TooLong,
                     ErrorKind::Protocol(violation) => ProxyError::Malformed(violation.to_string()),
                     ErrorKind::QueueFull => ProxyError::Overflow,
+                    ErrorKind::FlowFull => ProxyError::ShareFull,
                     ErrorKind::Removed | ErrorKind::Shutdown => ProxyError::Cancelled,
                     other => ProxyError::Unreachable(other.to_string()),
                 })
@@ -226,7 +229,8 @@ impl Backends {
         self.of.get(proxy).map(|backend| &*backend.stats)
     }
 
-    /// Posts a request of the connection `of` at the end of this turn; the reply has `tag`.
+    /// Posts a request of the connection `of` and the user or address `flow`, at the end of this turn or when it is its turn; the
+    /// reply has `tag`.
     ///
     /// # Errors
     /// When it cannot be sent.
@@ -236,7 +240,7 @@ impl Backends {
         proxy: &Arc<str>,
         (event, body): (Event, &[u8]),
         passed: Option<&ForwardedData>,
-        (of, tag): (u64, u64),
+        (of, flow, tag): (u64, u64, u64),
     ) -> Result<(), ProxyError> {
         let Some(backend) = self.of.get_mut(proxy) else { return Err(ProxyError::Cancelled) };
         let headers = headers(&backend.config, passed);
@@ -248,6 +252,7 @@ impl Backends {
         let in_flight = InFlight {
             proxy: Arc::clone(proxy),
             of,
+            flow,
             is_question: event.is_question(),
             tried: Vec::new(),
             pool: 0,
@@ -279,8 +284,10 @@ impl Backends {
             let sent =
                 host.map_err(|why| ProxyError::Unreachable(why.to_string())).and_then(|host| {
                     in_flight.prepared = requests.prepare_again(host, &in_flight.prepared);
-                    requests.send(host, &in_flight.prepared, tag).map_err(|error| match error {
+                    let sent = requests.send_of(in_flight.flow, host, &in_flight.prepared, tag);
+                    sent.map_err(|error| match error {
                         SendError::Full => ProxyError::Overflow,
+                        SendError::FlowFull => ProxyError::ShareFull,
                         _ => ProxyError::Cancelled,
                     })
                 });
@@ -322,7 +329,12 @@ impl Backends {
         // A gateway that could not reach the server responds with these (RFC 9110 §15.6).
         let is_away = |status: &u16| matches!(status, 502..=504);
         let may_repeat = match &answer {
-            Err(ProxyError::Overflow | ProxyError::TooLong | ProxyError::Malformed(_)) => false,
+            Err(
+                ProxyError::Overflow
+                | ProxyError::ShareFull
+                | ProxyError::TooLong
+                | ProxyError::Malformed(_),
+            ) => false,
             Err(_) => unprocessed || in_flight.is_question,
             Ok(ProxyReply::Response(status, _)) => in_flight.is_question && is_away(status),
             Ok(_) => false,
@@ -355,7 +367,12 @@ impl Backends {
                 let opened = upstream.handle_failure(now_ms, member, of.pool, failure)?;
                 return Some(opened.until_ms);
             }
-            Err(ProxyError::Overflow | ProxyError::Cancelled | ProxyError::BreakerOpen) => {
+            Err(
+                ProxyError::Overflow
+                | ProxyError::ShareFull
+                | ProxyError::Cancelled
+                | ProxyError::BreakerOpen,
+            ) => {
                 upstream.handle_nothing(member, of.pool);
             }
             _ => drop(upstream.handle_success(member, of.pool)),
@@ -469,26 +486,29 @@ fn shares_connections(a: &Proxy, b: &Proxy) -> bool {
     of(a) == of(b) && bounds(a) == bounds(b)
 }
 
-/// The headers of a request: those of the client, then those it emulates, then the static ones.
+/// The headers of a request: those of the client with all their lines, then those it emulates, then the static ones. A header
+/// has one of these sources.
 fn headers<'a>(config: &'a Proxy, passed: Option<&'a ForwardedData>) -> Vec<(&'a str, &'a str)> {
     let mut headers = vec![("Content-Type", "application/json")];
-    let mut add = |wanted: Option<&[String]>, name: &'a str, value: &'a str| {
-        let is_it = |known: &str| known.eq_ignore_ascii_case(name);
-        let is_wanted = wanted.is_none_or(|wanted| wanted.iter().any(|of| is_it(of)));
-        if is_wanted && !headers.iter().any(|(known, _)| is_it(known)) {
-            headers.push((name, value));
-        }
+    let is_in = |all: &[(&str, &str)], name: &str| {
+        all.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
     };
+    let is_wanted =
+        |wanted: &[String], name: &str| wanted.iter().any(|of| of.eq_ignore_ascii_case(name));
     if let Some(passed) = passed {
-        for (name, value) in &passed.http_headers {
-            add(Some(&config.http_headers), name, value);
-        }
+        let own = passed.http_headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let own = own.filter(|(name, _)| is_wanted(&config.http_headers, name));
+        headers.extend(own.filter(|(name, _)| !name.eq_ignore_ascii_case("Content-Type")));
         for (name, value) in &passed.emulated_headers {
-            add(Some(&config.emulated_headers), name, value);
+            if is_wanted(&config.emulated_headers, name) && !is_in(&headers, name) {
+                headers.push((name, value));
+            }
         }
     }
     for (name, value) in config.static_headers.iter() {
-        add(None, name, value.reveal());
+        if !is_in(&headers, name) {
+            headers.push((name, value.reveal()));
+        }
     }
     headers
 }

@@ -1,6 +1,7 @@
 //! Budgets of client commands, and the commands that wait for them.
 //!
-//! A command is executed and then charged to its budget keys: session, user, address and namespace. Replies, connects and polls
+//! A command is executed and then charged to its budget keys: session, user, address and namespace. What it took is measured: one
+//! that takes long counts as several. Replies, connects and polls
 //! are charged, too. While a key is beyond its burst, connects and polls are refused temporarily, the following commands of a
 //! connection wait in a [backlog](super::parts::Backlogs), and the connection is not read, so that its socket buffer is the
 //! queue. A session that sends commands in separate requests ([`emulation`](Worker::emulation)) is disconnected if too many of
@@ -36,11 +37,11 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         command: &Command<'_>,
-        bytes: usize,
+        (bytes, spent_ns): (usize, u64),
     ) -> Option<u64> {
         let deliveries = self.deliveries_of(&command.request);
         let kind = CommandKind::of_command(&command.request);
-        let work = Work { commands: 1, kind, bytes: bytes as u64, deliveries };
+        let work = Work { commands: 1, kind, bytes: bytes as u64, deliveries, spent_ns };
         let wait_until = self.charge_request(cx, conn, command.request.channel(), work);
         match &command.request {
             Request::Publish(publish) if self.state.pressure.of(&publish.channel).is_some() => {
@@ -63,6 +64,7 @@ impl Worker<'_> {
         let user = session.and_then(|of| self.hub.session(of)).map_or("", |view| view.user);
         let keys = self.keys(session, user, link.peer);
         let now_ms = cx.now_ms();
+        let taken = work;
         let already_ms = match session {
             Some(_) => 0,
             None => self.charge_keys(&keys, Work::default(), now_ms),
@@ -73,7 +75,7 @@ impl Worker<'_> {
         if let Some(channel) = channel {
             wait_ms = wait_ms.max(self.charge_namespace(channel, work));
         }
-        let goes_on = self.goes_on(conn, work.deliveries);
+        let goes_on = self.goes_on(conn, taken);
         (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
     }
 
@@ -144,7 +146,8 @@ impl Worker<'_> {
         let kind = Some(CommandKind::Subscribe);
         let mut all = Work { kind, bytes: bytes as u64, ..Work::default() };
         for channel in channels {
-            let work = Work { commands: 1, kind, bytes: 0, deliveries: self.joins_of(channel) };
+            let deliveries = self.joins_of(channel);
+            let work = Work { commands: 1, kind, deliveries, ..Work::default() };
             all.commands += 1;
             all.deliveries += work.deliveries;
             self.charge_namespace(channel, work);
@@ -261,8 +264,8 @@ impl Worker<'_> {
 
     /// Counts a command, or a part of one, that was executed for a connection in this turn. Returns `false` if the connection
     /// must yield: to other connections, or to the flush of outboxes.
-    pub(super) fn goes_on(&mut self, conn: ConnId, deliveries: u64) -> bool {
-        self.budgets.take_turn(conn.to_u64(), deliveries) && !self.hub.wants_flush()
+    pub(super) fn goes_on(&mut self, conn: ConnId, work: Work) -> bool {
+        self.budgets.take_turn(conn.to_u64(), work) && !self.hub.wants_flush()
     }
 
     /// Stores the remaining commands of a connection, and pauses reading until they may continue.

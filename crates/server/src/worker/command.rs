@@ -9,11 +9,13 @@ use dunlin_protocol::centrifuge::{
 };
 
 use super::Worker;
+use super::command_timer::CommandTimer;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Grant, ONCE_ANSWERED, Pending};
 use super::permission::{Basis, Permission};
 use crate::limits::budget::Work;
+
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -44,6 +46,7 @@ impl Worker<'_> {
             return self.handle_pusher(cx, conn, frame);
         }
         let mut commands = Commands::of(encoding.format(), frame);
+        let mut timer = CommandTimer::start(&self.state);
         loop {
             let before = commands.rest();
             let command = commands.next()?;
@@ -64,7 +67,7 @@ impl Worker<'_> {
                 self.reply_error(cx, conn, command.id, &error);
                 // To nobody whose channel it would be.
                 let bytes = (before.len() - commands.rest().len()) as u64;
-                let work = Work { commands: 1, bytes, ..Work::default() };
+                let work = Work { commands: 1, bytes, spent_ns: timer.lap(), ..Work::default() };
                 match self.charge_request(cx, conn, None, work) {
                     Some(ready_ms) => return Some((commands.rest(), ready_ms)),
                     None => continue,
@@ -94,7 +97,7 @@ impl Worker<'_> {
                 }
             }
             let bytes = before.len() - commands.rest().len();
-            if let Some(ready_ms) = self.charge(cx, conn, &command, bytes) {
+            if let Some(ready_ms) = self.charge(cx, conn, &command, (bytes, timer.lap())) {
                 return Some((commands.rest(), ready_ms));
             }
         }

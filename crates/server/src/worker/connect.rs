@@ -23,6 +23,7 @@ use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::revocation::{TokenId, TokenRevoked};
 use crate::auth::session_token;
 use crate::auth::{Identity, Subscription};
+use crate::namespace::meta::Meta;
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));
@@ -515,7 +516,8 @@ impl From<Identity> for AcceptedClient {
 
 /// Who comes in.
 pub(super) fn subject_of(identity: &Identity) -> Subject<'_> {
-    let meta = identity.meta.as_deref().map(|meta| meta.get().as_bytes());
+    let meta = identity.meta.as_deref();
+    let meta = meta.map(|meta| identity.parsed_meta.get_or_init(|| Meta::from(meta)));
     Subject { user: &identity.user, meta }
 }
 

@@ -29,6 +29,7 @@ mod buffers;
 mod bus;
 mod cluster;
 mod command;
+mod command_timer;
 mod completion;
 mod connect;
 mod connections;

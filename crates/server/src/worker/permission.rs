@@ -12,6 +12,7 @@ use super::Worker;
 use crate::auth::{Allow, Capabilities};
 use crate::namespace::Namespace;
 use crate::namespace::expression::{Expression, ExpressionInput};
+use crate::namespace::meta::Meta;
 
 /// The operations in a channel that need a permission.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,8 +63,8 @@ pub(super) enum Basis {
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub(super) user: &'a str,
-    /// The `meta` of the connection's token or connect proxy, as raw JSON.
-    pub(super) meta: Option<&'a [u8]>,
+    /// The `meta` of the connection's token or connect proxy.
+    pub(super) meta: Option<&'a Meta>,
 }
 
 impl Worker<'_> {

@@ -20,6 +20,7 @@ use crate::api;
 use crate::auth::SubscribeOptions;
 use crate::limits::budget::Work;
 use crate::metrics::log_gate::LogGate;
+use crate::namespace::meta::Meta;
 use crate::program::{
     Authorizer, AuthorizerReply, Deferral, HttpResponse, Inbox, InboxMessage, Reply, ask,
 };
@@ -139,7 +140,7 @@ impl Worker<'_> {
     pub(super) fn consult(
         &mut self,
         cx: &mut Context<Link>,
-        call: ProxyCall,
+        mut call: ProxyCall,
         question: &Question<'_>,
     ) -> Option<ProxyCall> {
         let Some(view) = self.hub.session(call.session) else { return Some(call) };
@@ -158,9 +159,10 @@ impl Worker<'_> {
                     // From here on the decision's own timeout applies.
                     cx.set_deadline(call.conn, None);
                 }
+                call.flow = self.flow_of(cx, call.conn, call.session);
                 let bytes_max = self.waiting_bytes_max();
                 if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
-                    self.decide(cx, &call, Err(ProxyError::Overflow));
+                    self.decide(cx, &call, Err(ProxyError::ShareFull));
                 }
                 None
             }
@@ -215,7 +217,7 @@ impl Worker<'_> {
             client: session,
             encoding: encoding.unwrap_or(Encoding::Poll),
             user,
-            meta: passed.and_then(|passed| passed.meta.as_deref()),
+            meta: passed.and_then(|passed| passed.meta.as_ref()).map(Meta::raw),
             labels: self.hub.labels(session),
             address: peer.and_then(|peer| self.peers.address(peer)),
             headers: passed.map_or(&[], |passed| &passed.http_headers),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dunlin_config::OnFailure;
-use dunlin_hub::tenant::MARK;
+use dunlin_hub::tenant::{MARK, bare};
 use dunlin_hub::{NewSession, Owner, PayloadFormat, SessionId};
 use dunlin_net::{CloseReason, ConnId, Context, Handler as _};
 use dunlin_pipeline::Client;
@@ -22,6 +22,7 @@ use super::link::{Link, Role};
 use super::parts::{ForwardedFields, ProxyCall};
 use crate::auth::Identity;
 use crate::auth::revocation::TokenId;
+use crate::namespace::meta::Meta;
 use crate::proxy::{
     BackendDecision, ConnectResult, Event, ProxyError, ProxyMetric, ProxyReply, Question,
     Requester, RpcResult, payload,
@@ -136,13 +137,15 @@ impl Worker<'_> {
     #[expect(clippy::result_large_err, reason = "it is looked at where it is made")]
     pub(super) fn ask(
         &mut self,
-        cx: &Context<Link>,
-        call: ProxyCall,
+        cx: &mut Context<Link>,
+        mut call: ProxyCall,
         question: &Question<'_>,
     ) -> Result<(), (ProxyCall, ProxyError)> {
         let bytes_max = self.waiting_bytes_max();
-        let Some(backends) = &mut self.backends else { return Err((call, ProxyError::Cancelled)) };
         let (conn, event, proxy) = (call.conn, call.event, Arc::clone(&call.proxy));
+        let flow = self.flow_of(cx, conn, call.session);
+        call.flow = flow;
+        let Some(backends) = &mut self.backends else { return Err((call, ProxyError::Cancelled)) };
         let Some(view) = self.hub.session(call.session) else {
             return Err((call, ProxyError::Cancelled));
         };
@@ -150,7 +153,8 @@ impl Worker<'_> {
             return Err((call, ProxyError::Cancelled));
         };
         let passed = self.forwarded.get(conn);
-        let meta = passed.filter(|_| backends.wants_meta(&proxy)).and_then(|of| of.meta.as_deref());
+        let meta = passed.filter(|_| backends.wants_meta(&proxy)).and_then(|of| of.meta.as_ref());
+        let meta = meta.map(Meta::raw);
         let requester = Requester {
             client: call.session,
             encoding,
@@ -167,10 +171,10 @@ impl Worker<'_> {
         }
         let number = self.proxy_calls.next_number();
         if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
-            return Err((call, ProxyError::Overflow));
+            return Err((call, ProxyError::ShareFull));
         }
         backends.follow_health(&self.state.upstreams);
-        let of = (conn.to_u64(), number);
+        let of = (conn.to_u64(), flow, number);
         let Err(fault) = backends.send(cx.now_ms(), &proxy, (event, &body), passed, of) else {
             return Ok(());
         };
@@ -178,6 +182,17 @@ impl Worker<'_> {
             Some(call) => Err((call, fault)),
             None => Ok(()),
         }
+    }
+
+    /// Returns whose share of queues a client uses: its user's, or its address's while it has none.
+    pub(super) fn flow_of(&self, cx: &mut Context<Link>, conn: ConnId, session: SessionId) -> u64 {
+        let user = self.hub.session(session).map_or("", |view| view.user);
+        if !bare(user).is_empty() {
+            return self.state.budgets.user(user).to_u64();
+        }
+        let place = cx.data(conn).map(|link| link.peer.place());
+        let address = place.and_then(|place| self.peers.get(place));
+        address.map_or(conn.to_u64(), |address| self.state.budgets.address(address).to_u64())
     }
 
     /// Returns this worker's share of the bound on waiting commands, in bytes.
@@ -196,6 +211,8 @@ impl Worker<'_> {
     ) -> ProxyCall {
         ProxyCall {
             conn,
+            // Set when it is asked about.
+            flow: 0,
             session,
             id,
             event,

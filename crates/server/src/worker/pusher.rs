@@ -18,10 +18,12 @@ use dunlin_protocol::pusher::{
 use dunlin_wire::http1::query;
 
 use super::Worker;
+use super::command_timer::CommandTimer;
 use super::link::{Link, Role};
 use super::parts::{Pending, SessionParams};
 use super::routes::{origin_of, origin_refused};
 use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
+
 use crate::metrics::Metric;
 use crate::pusher::App;
 use crate::request::origin;
@@ -213,6 +215,7 @@ impl Worker<'_> {
         frame: &'f [u8],
     ) -> Option<(&'f [u8], u64)> {
         let mut messages = Messages::new(frame);
+        let mut timer = CommandTimer::start(&self.state);
         loop {
             let before = messages.rest().len();
             let message = messages.next()?;
@@ -238,7 +241,7 @@ impl Worker<'_> {
             };
             self.drain_events(cx);
             let bytes = (before - messages.rest().len()) as u64;
-            let work = Work { commands: 1, kind, bytes, deliveries };
+            let work = Work { commands: 1, kind, bytes, deliveries, spent_ns: timer.lap() };
             if let Some(ready_ms) = self.charge_request(cx, conn, channel.as_deref(), work) {
                 return Some((messages.rest(), ready_ms));
             }

@@ -185,10 +185,8 @@ impl Worker<'_> {
     /// page that only `*` or `null` admits: it may be any page, and would act in its visitor's name.
     pub(super) fn keep_headers(&mut self, conn: ConnId, request: &http::RequestHead<'_>) {
         let is_anybody = self.admitted(request) == Some(Admitted::Anybody);
-        self.forwarded.keep_headers(conn, |name| match name {
-            name if is_anybody && name.eq_ignore_ascii_case("Cookie") => None,
-            name => request.headers.get_str(name),
-        });
+        let passes = |name: &str| !(is_anybody && name.eq_ignore_ascii_case("Cookie"));
+        self.forwarded.keep_headers(conn, request.headers, passes);
     }
 }
 

@@ -91,20 +91,24 @@ impl Worker<'_> {
     }
 
     fn emit(&mut self, event: HookEventBody) {
-        let Self { emitter, endpoint, state, clock, index: worker, .. } = self;
+        let Self { emitter, endpoint, state, clock, index: worker, settings, .. } = self;
         let now = clock.now();
+        let events_max = u64::from(settings.config.limits.bus_slots);
         let send = |body: HookEventBody| {
-            let Some(in_transit) = state.webhooks.in_transit(*worker) else { return false };
-            let cost_bytes = body.cost_bytes();
-            if !in_transit.try_send(cost_bytes) {
-                return false;
+            let Some(in_transit) = state.webhooks.in_transit(*worker) else { return Err(body) };
+            let (flow, cost_bytes) = (body.flow(), body.cost_bytes());
+            if !in_transit.try_send(flow, cost_bytes, events_max) {
+                return Err(body);
             }
             let event = BusMessage::HookEvent(Box::new(HookEvent { unix_ms: now.unix_ms, body }));
-            let is_sent = endpoint.send(state.webhooks_endpoint(), event).is_ok();
-            if !is_sent {
-                in_transit.cancel_send(cost_bytes);
-            }
-            is_sent
+            endpoint.send(state.webhooks_endpoint(), event).or_else(|refused| {
+                in_transit.cancel_send(flow, cost_bytes);
+                match refused.into_value() {
+                    BusMessage::HookEvent(event) => Err(event.body),
+                    // It is what was given to it.
+                    _ => Ok(()),
+                }
+            })
         };
         let log = match emitter.emit(event, now.ms, send) {
             Emitted::Sent => return self.count(Metric::WebhookEvents),

@@ -5,9 +5,11 @@ use std::time::Instant;
 
 use dunlin_hub::SessionId;
 use dunlin_net::ConnId;
+use dunlin_net::http::Headers;
 use dunlin_protocol::centrifuge::Request;
 
 use super::FastMap;
+use crate::namespace::meta::Meta;
 use crate::proxy::Event;
 
 /// The most bytes of headers and `meta` that are kept of one connection.
@@ -17,6 +19,8 @@ const PASSED_BYTES_MAX: usize = 16 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProxyCall {
     pub(crate) conn: ConnId,
+    /// Its user or address.
+    pub(crate) flow: u64,
     /// The session; for a connect, the reserved one.
     pub(crate) session: SessionId,
     /// The command's id; `None` on a unidirectional transport.
@@ -39,8 +43,9 @@ pub(crate) struct ProxyCalls {
     calls: FastMap<u64, ProxyCall>,
     of: FastMap<u64, Vec<u64>>,
     last: u64,
-    /// Bytes of the stored frames.
+    /// Bytes of the stored frames, in all and by user or address.
     bytes: usize,
+    bytes_of: FastMap<u64, usize>,
 }
 
 impl ProxyCalls {
@@ -58,17 +63,24 @@ impl ProxyCalls {
     /// Stores a call.
     ///
     /// # Errors
-    /// Returns the call if more than `bytes_max` would be stored.
+    /// Returns the call if more than `bytes_max` would be stored, or its user or address would have more than there is room for
+    /// others: one alone may have half of `bytes_max`.
     pub(crate) fn insert(
         &mut self,
         number: u64,
         call: ProxyCall,
         bytes_max: usize,
     ) -> Result<(), ProxyCall> {
-        if self.bytes + call.frame.len() > bytes_max {
+        let of_flow = self.bytes_of.get(&call.flow).copied().unwrap_or(0);
+        let is_first = of_flow == 0;
+        let room = bytes_max.saturating_sub(self.bytes);
+        if call.frame.len() > room || !is_first && of_flow + call.frame.len() > room {
             return Err(call);
         }
         self.bytes += call.frame.len();
+        if !call.frame.is_empty() {
+            self.bytes_of.insert(call.flow, of_flow + call.frame.len());
+        }
         self.of.entry(call.conn.to_u64()).or_default().push(number);
         self.calls.insert(number, call);
         Ok(())
@@ -89,7 +101,7 @@ impl ProxyCalls {
     /// Removes a call that is answered, or was not sent.
     pub(crate) fn take(&mut self, number: u64) -> Option<ProxyCall> {
         let call = self.calls.remove(&number)?;
-        self.bytes -= call.frame.len();
+        self.release(call.flow, call.frame.len());
         if let Some(of) = self.of.get_mut(&call.conn.to_u64()) {
             of.retain(|other| *other != number);
             if of.is_empty() {
@@ -97,7 +109,7 @@ impl ProxyCalls {
             }
         }
         if self.calls.is_empty() {
-            (self.calls, self.of) = Default::default();
+            (self.calls, self.of, self.bytes_of) = Default::default();
         }
         Some(call)
     }
@@ -111,12 +123,23 @@ impl ProxyCalls {
         for number in self.of.remove(&conn.to_u64()).unwrap_or_default() {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             call.gone = true;
-            self.bytes -= std::mem::take(&mut call.frame).len();
+            let (flow, bytes) = (call.flow, std::mem::take(&mut call.frame).len());
             if call.event == Event::Connect {
                 reserved = Some(call.session);
             }
+            self.release(flow, bytes);
         }
         reserved
+    }
+
+    fn release(&mut self, flow: u64, bytes: usize) {
+        self.bytes -= bytes;
+        if let Some(of_flow) = self.bytes_of.get_mut(&flow) {
+            *of_flow -= bytes;
+            if *of_flow == 0 {
+                self.bytes_of.remove(&flow);
+            }
+        }
     }
 
     /// Whether a connect of this connection waits for a decision.
@@ -175,8 +198,7 @@ impl ForwardedFields {
 pub(crate) struct ForwardedData {
     pub(crate) http_headers: Vec<(String, String)>,
     pub(crate) emulated_headers: Vec<(String, String)>,
-    /// Raw JSON.
-    pub(crate) meta: Option<Box<[u8]>>,
+    pub(crate) meta: Option<Meta>,
     bytes: usize,
 }
 
@@ -188,18 +210,30 @@ pub(crate) struct ForwardedTable {
 }
 
 impl ForwardedTable {
-    /// Stores the wanted headers of a connection.
-    pub(crate) fn keep_headers<'a>(
+    /// Stores the wanted headers of a connection's request, in place of those of an earlier one.
+    ///
+    /// A header is kept with all its lines in their order, or not at all: what a trusted proxy has appended (RFC 9110 §5.3) must
+    /// not be left out behind what the client has written itself.
+    pub(crate) fn keep_headers(
         &mut self,
         conn: ConnId,
-        header: impl Fn(&str) -> Option<&'a str>,
+        headers: Headers<'_>,
+        passes: impl Fn(&str) -> bool,
     ) {
-        for name in &self.wanted.http_headers {
-            if let Some(value) = header(name) {
-                let passed = self.of.entry(conn.to_u64()).or_default();
-                if passed.has_room(name.len() + value.len()) {
-                    passed.http_headers.push((name.clone(), value.to_owned()));
-                }
+        if let Some(passed) = self.of.get_mut(&conn.to_u64()) {
+            let old = std::mem::take(&mut passed.http_headers);
+            passed.bytes -= old.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        }
+        for name in self.wanted.http_headers.iter().filter(|name| passes(name)) {
+            let lines = headers.get_all(name).map(|line| str::from_utf8(line).ok());
+            let Some(lines) = lines.collect::<Option<Vec<&str>>>() else { continue };
+            if lines.is_empty() {
+                continue;
+            }
+            let passed = self.of.entry(conn.to_u64()).or_default();
+            if passed.has_room(lines.iter().map(|line| name.len() + line.len()).sum()) {
+                let lines = lines.into_iter().map(|line| (name.clone(), line.to_owned()));
+                passed.http_headers.extend(lines);
             }
         }
     }
@@ -232,19 +266,19 @@ impl ForwardedTable {
     /// Replaces the connection's `meta`. Stores none if there is no room for it.
     pub(crate) fn keep_meta(&mut self, conn: ConnId, meta: Option<Box<[u8]>>) {
         if let Some(passed) = self.of.get_mut(&conn.to_u64()) {
-            passed.bytes -= passed.meta.take().map_or(0, |meta| meta.len());
+            passed.bytes -= passed.meta.take().map_or(0, |meta| meta.raw().len());
         }
         if let Some(meta) = meta.filter(|_| self.wanted.meta) {
             let passed = self.of.entry(conn.to_u64()).or_default();
             if passed.has_room(meta.len()) {
-                passed.meta = Some(meta);
+                passed.meta = Some(meta.into());
             }
         }
     }
 
-    /// Returns the connection's `meta`, as raw JSON.
-    pub(crate) fn meta(&self, conn: ConnId) -> Option<&[u8]> {
-        self.get(conn)?.meta.as_deref()
+    /// Returns the connection's `meta`.
+    pub(crate) fn meta(&self, conn: ConnId) -> Option<&Meta> {
+        self.get(conn)?.meta.as_ref()
     }
 
     pub(crate) fn get(&self, conn: ConnId) -> Option<&ForwardedData> {
@@ -270,12 +304,14 @@ impl ForwardedData {
 #[cfg(test)]
 mod tests {
     use dunlin_protocol::centrifuge::{ChannelRequest, RpcRequest};
+    use dunlin_wire::http1::{Decoded, HeaderSlots, Limits, decode_request};
 
     use super::*;
 
     fn call(conn: u64, event: Event, channel: &str) -> ProxyCall {
         ProxyCall {
             conn: ConnId::from_u64(conn),
+            flow: conn,
             session: SessionId::pack(0, 0, 0, conn as u32, 0),
             id: Some(1),
             event,
@@ -330,18 +366,68 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_a_user_leave_room_for_those_of_others() {
+        let mut calls = ProxyCalls::default();
+        let of = |flow: u64, conn: u64| ProxyCall { flow, ..call(conn, Event::Rpc, "") };
+        let own = (0..20).filter_map(|conn| insert(&mut calls, of(7, conn), 100)).count();
+        assert_eq!(own, 5, "half of 100 bytes, whatever the number of connections");
+        assert!(insert(&mut calls, of(8, 30), 100).is_some());
+        assert!(insert(&mut calls, of(8, 31), 100).is_some());
+        assert!(insert(&mut calls, of(7, 32), 100).is_none());
+        let numbers: Vec<u64> = calls.calls.keys().copied().collect();
+        numbers.into_iter().for_each(|number| drop(calls.take(number)));
+        assert_eq!((calls.bytes, calls.bytes_of.len()), (0, 0));
+    }
+
+    fn with_headers(lines: &str, then: impl FnOnce(Headers<'_>)) {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n");
+        let mut slots = HeaderSlots::new();
+        let limits = Limits { head_bytes_max: 64 << 10, ..Limits::default() };
+        match decode_request(head.as_bytes(), &mut slots, &limits) {
+            Ok(Decoded::Head(head, _)) => then(head.headers),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn repeated_header_is_kept_with_all_lines_or_not_at_all() {
+        let wanted = ForwardedFields {
+            http_headers: vec!["X-Forwarded-For".into()],
+            ..ForwardedFields::default()
+        };
+        let mut passed = ForwardedTable { wanted, ..ForwardedTable::default() };
+        let conn = ConnId::from_u64(1);
+        let lines = |passed: &ForwardedTable| {
+            let lines = passed.get(conn).map(|of| of.http_headers.clone()).unwrap_or_default();
+            lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>()
+        };
+        for _ in 0..2 {
+            // The second request of a connection replaces the first.
+            let forged = "x-forwarded-for: 6.6.6.6\r\nA: b\r\nX-Forwarded-For: 192.0.2.7, 10.0.0.1";
+            with_headers(forged, |headers| passed.keep_headers(conn, headers, |_| true));
+            assert_eq!(lines(&passed), ["6.6.6.6", "192.0.2.7, 10.0.0.1"]);
+        }
+        let long = "6.6.6.6,".repeat(1_000);
+        let long = format!("X-Forwarded-For: {long}\r\nX-Forwarded-For: {long}7.7.7.7\r\n");
+        let long = format!("{long}X-Forwarded-For: {}", "192.0.2.7,".repeat(100));
+        with_headers(&long, |headers| passed.keep_headers(conn, headers, |_| true));
+        assert!(lines(&passed).is_empty(), "the last line would have no room");
+        with_headers("X-Forwarded-For: 192.0.2.7", |headers| passed.keep_headers(conn, headers, |_| true));
+        assert_eq!(lines(&passed), ["192.0.2.7"]);
+    }
+
+    #[test]
     fn headers_that_nobody_asked_for_are_not_kept_nor_lines_within_them() {
         let mut passed = ForwardedTable::default();
         let conn = ConnId::from_u64(1);
-        let headers = |name: &str| (name == "Cookie").then_some("a=1");
-        passed.keep_headers(conn, headers);
+        with_headers("Cookie: a=1", |headers| passed.keep_headers(conn, headers, |_| true));
         assert_eq!(passed.get(conn), None);
         passed.wanted = ForwardedFields {
             http_headers: vec!["Cookie".into(), "Origin".into()],
             emulated_headers: vec!["Authorization".into()],
             meta: true,
         };
-        passed.keep_headers(conn, headers);
+        with_headers("Cookie: a=1", |headers| passed.keep_headers(conn, headers, |_| true));
         let long = "x".repeat(PASSED_BYTES_MAX);
         let given = [
             ("authorization", "Bearer t"),

@@ -6,7 +6,7 @@ use dunlin_config::HookEventKind;
 use dunlin_hub::{ChannelEvent, ChannelEventFilter, SessionId};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::pusher::EVENT_TAG;
-use dunlin_webhooks::{EventFilter, FilterCache, HookEventBody};
+use dunlin_webhooks::{EventFilter, EventOwner, FilterCache, HookEventBody};
 
 use crate::message::cluster::{OccupancyChange, OccupancyEdge};
 
@@ -19,6 +19,8 @@ pub(crate) struct WebhookEmitter {
     filter: FilterCache,
     /// Dropped events that hooks were not notified of yet.
     dropped: u64,
+    /// Who caused them, if it was one owner.
+    dropped_of: Option<EventOwner>,
     /// Events dropped since the last log line.
     unlogged: u64,
     logged_ms: Option<u64>,
@@ -171,20 +173,28 @@ impl WebhookEmitter {
         })
     }
 
-    /// Gives an event to `send`, which returns false when there is no room. Before it, hooks are notified of those that
+    /// Gives an event to `send`, which returns it when there is no room. Before it, hooks are notified of those that
     /// were dropped.
     pub(crate) fn emit(
         &mut self,
         event: HookEventBody,
         now_ms: u64,
-        mut send: impl FnMut(HookEventBody) -> bool,
+        mut send: impl FnMut(HookEventBody) -> Result<(), HookEventBody>,
     ) -> Emitted {
-        if self.dropped > 0 && send(HookEventBody::Missed(self.dropped)) {
-            self.dropped = 0;
+        if self.dropped > 0 {
+            let owner = self.dropped_of.clone().map(Box::new);
+            if send(HookEventBody::Missed { count: self.dropped, owner }).is_ok() {
+                (self.dropped, self.dropped_of) = (0, None);
+            }
         }
-        if send(event) {
-            return Emitted::Sent;
-        }
+        let owner = match send(event) {
+            Ok(()) => return Emitted::Sent,
+            Err(event) => event.owner(),
+        };
+        self.dropped_of = match self.dropped {
+            0 => owner,
+            _ => self.dropped_of.take().filter(|of| Some(of) == owner.as_ref()),
+        };
         self.dropped += 1;
         self.unlogged += 1;
         let log_is_due = self.logged_ms.is_none_or(|at_ms| now_ms >= at_ms + LOG_INTERVAL_MS);
@@ -245,7 +255,7 @@ mod tests {
     #[test]
     fn hooks_are_notified_of_dropped_events_before_the_next_one() {
         let mut emitter = WebhookEmitter::default();
-        let full = |_| false;
+        let full = |event| Err(event);
         assert_eq!(emitter.emit(event(), 0, full), Emitted::Dropped { log: Some(1) });
         assert_eq!(emitter.emit(event(), 1, full), Emitted::Dropped { log: None });
         let soon = LOG_INTERVAL_MS;
@@ -254,11 +264,18 @@ mod tests {
         let mut sent = Vec::new();
         let room = |event| {
             sent.push(event);
-            true
+            Ok(())
         };
         assert_eq!(emitter.emit(event(), soon, room), Emitted::Sent);
-        assert!(matches!(sent[..], [HookEventBody::Missed(3), HookEventBody::Connect { .. }]));
-        let only_itself = |event| matches!(event, HookEventBody::Connect { .. });
+        let [HookEventBody::Missed { count: 3, owner }, HookEventBody::Connect { .. }] = &sent[..]
+        else {
+            panic!("{sent:?}");
+        };
+        assert_eq!(owner.as_deref(), event().owner().as_ref(), "it was one user's loss");
+        let only_itself = |event| match event {
+            HookEventBody::Connect { .. } => Ok(()),
+            other => Err(other),
+        };
         assert_eq!(emitter.emit(event(), soon, only_itself), Emitted::Sent);
     }
 }
