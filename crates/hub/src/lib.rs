@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod agent;
 mod broadcast;
 mod channel;
@@ -22,6 +23,7 @@ mod hub;
 mod idempotency;
 mod labels;
 mod member_event;
+mod list;
 mod message;
 mod node_numbers;
 mod options;
@@ -31,6 +33,7 @@ mod pending_requests;
 mod position;
 mod publication;
 mod session;
+mod ranking;
 mod session_id;
 mod shares;
 mod slots;

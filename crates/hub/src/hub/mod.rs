@@ -111,8 +111,6 @@ pub struct Hub {
     active_homes: u64,
     history_bytes: usize,
     shares: Shares,
-    /// The home channel that was last examined for eviction.
-    eviction_cursor: u32,
     epochs: u64,
     /// Time, index and incarnation of home channels whose stream has a deadline.
     stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
@@ -201,7 +199,6 @@ impl Hub {
             active_homes: 0,
             history_bytes: 0,
             shares: Shares::default(),
-            eviction_cursor: 0,
             epochs: 0,
             nodes: NodeNumbers::new(config.node),
             stream_timers: BinaryHeap::new(),
