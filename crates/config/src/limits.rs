@@ -68,7 +68,8 @@ pub struct Limits {
     pub buffered_bytes_per_address_max: usize,
     /// Most bytes of one response. A page of history ends there, after at least one message, and continues
     /// with the next page; a client that missed more does not recover; further commands of a batch are
-    /// answered with error 106. Responses to clients are also limited by `outbox_bytes_max`.
+    /// answered with error 106, and a batch with more commands than there is room for the shortest answers to is
+    /// refused. Responses to clients are also limited by `outbox_bytes_max`.
     #[schemars(range(min = 65_536, max = 1_073_741_824), extend("x-applies" = LIVE))]
     pub answer_bytes_max: usize,
     /// Most bytes of a WebSocket frame from a client.
@@ -118,11 +119,16 @@ pub struct Limits {
     /// same bound. 0: an eighth of the memory that this process may use, at most 1 GiB. Else at least 1 MiB.
     #[schemars(range(min = 0), extend("x-applies" = LIVE))]
     pub pending_bytes_max: usize,
-    /// Most bytes of history, all channels together. Beyond it the oldest messages of the namespace with the
-    /// most bytes are removed early, from the channel published to if that has as much as others. 0: a quarter
+    /// Most bytes of history, all channels together. Beyond it messages of the namespace with the most bytes are
+    /// removed early, in it those of the user, or of the channel with several publishers, that holds most. 0: a quarter
     /// of the memory that this process may use, at most 1 GiB. Else at least 1 MiB.
     #[schemars(range(min = 0), extend("x-applies" = LIVE))]
     pub history_bytes_max: usize,
+    /// Most bytes of the filters that clients have subscribed with, divided evenly between workers. Of what is left of
+    /// it, the clients of one user (or the anonymous ones of one address) may hold an eighth, and the channels of a
+    /// namespace four times as much as is left; a filter beyond is refused for now (error 111).
+    #[schemars(range(min = 1_048_576), extend("x-applies" = LIVE))]
+    pub filter_bytes_max: usize,
     /// Most messages in the response to one history call.
     #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
     pub history_messages_max: u32,
@@ -202,6 +208,7 @@ impl Default for Limits {
             outbox_bytes_max: MIB,
             pending_bytes_max: 0,
             history_bytes_max: 0,
+            filter_bytes_max: 128 * MIB,
             history_messages_max: 1_000,
             recovery_messages_max: 1_000,
             idempotency_keys_max: 1_000_000,

@@ -3,6 +3,7 @@
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
+use crate::filter_shares::FilterOwner;
 use crate::publication::Tags;
 use crate::tag_filter::TagFilter;
 
@@ -15,6 +16,8 @@ pub(crate) struct ChannelFilters {
 
 struct Shared {
     filter: TagFilter,
+    /// Whose memory it counts as: that of the first who had it.
+    charged: FilterOwner,
     subscriptions: u32,
     /// The result for the last evaluated publication.
     admits: bool,
@@ -22,7 +25,12 @@ struct Shared {
 
 impl ChannelFilters {
     /// Adds a subscription's filter. Returns the additional memory it uses.
-    pub(crate) fn insert(&mut self, subscription: u32, filter: TagFilter) -> usize {
+    pub(crate) fn insert(
+        &mut self,
+        subscription: u32,
+        filter: TagFilter,
+        charged: FilterOwner,
+    ) -> usize {
         let known = self.filters.iter().position(|of| of.subscriptions > 0 && of.filter == filter);
         if let Some(at) = known {
             self.filters[at].subscriptions += 1;
@@ -30,7 +38,7 @@ impl ChannelFilters {
             return 0;
         }
         let bytes = filter.bytes();
-        let shared = Shared { filter, subscriptions: 1, admits: false };
+        let shared = Shared { filter, charged, subscriptions: 1, admits: false };
         let at = match self.filters.iter().position(|of| of.subscriptions == 0) {
             Some(at) => {
                 self.filters[at] = shared;
@@ -45,16 +53,22 @@ impl ChannelFilters {
         bytes
     }
 
-    /// Removes a subscription's filter. Returns the memory that is freed.
-    pub(crate) fn remove(&mut self, subscription: u32) -> usize {
-        let Some(at) = self.by_subscription.remove(&subscription) else { return 0 };
+    /// Removes a subscription's filter. Returns whose memory is freed, and how much.
+    pub(crate) fn remove(&mut self, subscription: u32) -> Option<(FilterOwner, usize)> {
+        let at = self.by_subscription.remove(&subscription)?;
         let shared = &mut self.filters[at as usize];
         shared.subscriptions -= 1;
         if shared.subscriptions > 0 {
-            return 0;
+            return None;
         }
         let gone = std::mem::replace(&mut shared.filter, TagFilter::And(Box::default()));
-        gone.bytes()
+        Some((shared.charged, gone.bytes()))
+    }
+
+    /// The memory of a subscription's filter, shared or not.
+    pub(crate) fn bytes_of(&self, subscription: u32) -> usize {
+        let at = self.by_subscription.get(&subscription);
+        at.map_or(0, |&at| self.filters[at as usize].filter.bytes())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -258,6 +258,8 @@ pub struct HubStats {
     pub home_channels: u64,
     /// Memory used by history.
     pub history_bytes: u64,
+    /// Memory used by filters of subscriptions.
+    pub filter_bytes: u64,
     /// Memory used by outboxes: frames and queue entries.
     pub pending_memory_bytes: u64,
     /// Bytes waiting in all outboxes, a shared frame counted for each.

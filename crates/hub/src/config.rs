@@ -49,6 +49,9 @@ pub struct HubConfig {
     pub pending_bytes_max: usize,
     /// Most memory for history of all home channels together.
     pub history_bytes_max: usize,
+    /// Most memory for the filters of all subscriptions together. One owner may hold an eighth of what is left of it, a
+    /// namespace four times what is left.
+    pub filter_bytes_max: usize,
     /// Default of [`ChannelOptions::history_meta_ttl_ms`](crate::ChannelOptions), not 0.
     pub history_meta_ttl_ms: u64,
     /// Most idempotency keys; beyond it the key that expires first is evicted, from the namespace with the most keys.
@@ -80,6 +83,7 @@ impl Default for HubConfig {
             transmit_bytes_max: 64 << 20,
             pending_bytes_max: 512 << 20,
             history_bytes_max: 1 << 30,
+            filter_bytes_max: 64 << 20,
             history_meta_ttl_ms: 30 * 24 * 3600 * 1000,
             idempotency_keys_max: 1 << 20,
             broadcast_quantum: None,

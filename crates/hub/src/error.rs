@@ -13,6 +13,9 @@ pub enum Error {
     /// A limit would be exceeded: subscriptions of a client, channels of a worker, or outstanding requests.
     #[error("limit exceeded")]
     LimitExceeded,
+    /// The filter has no room beside those of the same owner, of the namespace, or of all. Try again.
+    #[error("there is no room for the filter now; end subscriptions with filters, or try again")]
+    FiltersFull,
     /// The channel's name is empty or longer than the limit.
     #[error("the channel name is empty or too long")]
     ChannelName,
@@ -70,7 +73,8 @@ impl Error {
     pub fn is_temporary(&self) -> bool {
         matches!(
             self,
-            Self::Overloaded
+            Self::FiltersFull
+                | Self::Overloaded
                 | Self::Timeout
                 | Self::WorkerRestarted
                 | Self::EngineUnavailable

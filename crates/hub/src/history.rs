@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use crate::command::HistoryFilter;
 use crate::error::Error;
 use crate::event::History;
+use crate::list::Links;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
-use crate::shares::Owner;
+use crate::shares::{Idle, Owner};
 use crate::slots::NONE;
 
 /// A stream exists while the channel has subscribers or its meta time to live has not expired. The rules are
@@ -27,12 +28,27 @@ pub(crate) struct Stream {
     pub(crate) meta_ttl_ms: u64,
     /// The earliest timer that is set for it.
     pub(crate) timer_ms: u64,
-    version: u64,
-    version_epoch: Box<str>,
+    version: Option<Box<Version>>,
     /// Who has created it.
     pub(crate) owner: Owner,
-    /// Index among the streams of its namespace with publications; [`NONE`] if it has none.
-    pub(crate) listed_at: u32,
+    /// The user's [account](crate::accounts) to which it is charged; [`NONE`] if it is one of its own.
+    pub(crate) account: u32,
+    /// Place in the ranking of accounts if it is one; otherwise [`NONE`].
+    pub(crate) ranked_at: u32,
+    /// The list of idle channels that it is in.
+    pub(crate) listed: Option<Idle>,
+    /// Links of that list.
+    pub(crate) idle: Links,
+    /// Links among its owner's streams without publications, or among those of its account.
+    pub(crate) own: Links,
+}
+
+const _: () = assert!(size_of::<Stream>() <= 128);
+
+/// The last version that an application gave.
+struct Version {
+    number: u64,
+    epoch: Box<str>,
 }
 
 impl Stream {
@@ -46,10 +62,13 @@ impl Stream {
             meta_expires_ms: u64::MAX,
             meta_ttl_ms: 0,
             timer_ms: u64::MAX,
-            version: 0,
-            version_epoch: Box::default(),
+            version: None,
             owner,
-            listed_at: NONE,
+            account: NONE,
+            ranked_at: NONE,
+            listed: None,
+            idle: Links::default(),
+            own: Links::default(),
         }
     }
 
@@ -69,13 +88,23 @@ impl Stream {
     /// Records an application's version. Returns `false` if it is not greater than the last one of the same version
     /// epoch.
     pub(crate) fn advance_version(&mut self, version: u64, epoch: &str) -> bool {
-        let comparable = epoch.is_empty() || *epoch == *self.version_epoch;
-        if version > 0 && comparable && version <= self.version {
+        let (last, last_epoch) = match &self.version {
+            Some(last) => (last.number, &*last.epoch),
+            None => (0, ""),
+        };
+        let comparable = epoch.is_empty() || *epoch == *last_epoch;
+        if version > 0 && comparable && version <= last {
             return false;
         }
-        self.version = version;
-        if *epoch != *self.version_epoch {
-            self.version_epoch = epoch.into();
+        match &mut self.version {
+            Some(last) => {
+                last.number = version;
+                if *epoch != *last.epoch {
+                    last.epoch = epoch.into();
+                }
+            }
+            None if version == 0 && epoch.is_empty() => {}
+            None => self.version = Some(Box::new(Version { number: version, epoch: epoch.into() })),
         }
         true
     }

@@ -9,7 +9,7 @@ use hashbrown::{HashMap, HashTable};
 
 use crate::channel_table::ChannelRecord;
 use crate::history::Stream;
-use crate::publication::ClientInfo;
+use crate::publication::{CLIENT_INFO_BYTES, ClientInfo};
 use crate::session_id::SessionId;
 use crate::worker_set::WorkerSet;
 
@@ -183,6 +183,24 @@ impl Members {
         plain.map(|member| &member.user).chain(described.map(|member| &member.info.user))
     }
 
+    /// Whether a list of the sessions shown in presence would be longer than `bytes_max`. It builds nothing of the list, so a
+    /// refusal costs less than an answer.
+    pub(crate) fn exceed(&self, bytes_max: usize) -> bool {
+        let plain = self.plain.iter().filter(|member| member.is(PRESENCE));
+        let described = self.described().filter(|member| member.presence);
+        let costs = plain
+            .map(|member| CLIENT_INFO_BYTES + member.user.len())
+            .chain(described.map(|member| member.info.cost()));
+        let mut room = bytes_max;
+        costs.into_iter().any(|cost| match room.checked_sub(cost) {
+            Some(left) => {
+                room = left;
+                false
+            }
+            None => true,
+        })
+    }
+
     fn described(&self) -> impl Iterator<Item = &HomeMember> {
         self.described.iter().flat_map(|members| members.values())
     }
@@ -291,11 +309,6 @@ impl HomeChannel {
     /// Nobody is in it.
     pub(crate) fn is_idle(&self) -> bool {
         self.interest.is_empty() && self.members.is_none()
-    }
-
-    /// Nobody is in it, and what is remembered of it is its position alone.
-    pub(crate) fn is_forgettable(&self, stream: &Stream) -> bool {
-        self.is_idle() && stream.len() == 0
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod agent;
 mod broadcast;
 mod channel;
@@ -14,6 +15,7 @@ mod encode;
 pub mod engine;
 mod error;
 mod event;
+mod filter_shares;
 mod frame_log;
 pub mod glob;
 mod history;
@@ -21,6 +23,7 @@ mod home_channel;
 mod hub;
 mod idempotency;
 mod labels;
+mod list;
 mod member_event;
 mod message;
 mod node_numbers;
@@ -30,6 +33,7 @@ mod pacing;
 mod pending_requests;
 mod position;
 mod publication;
+mod ranking;
 mod remote_members;
 mod session;
 mod session_id;

@@ -215,13 +215,19 @@ pub struct ClientInfo {
     pub chan_info: Option<Box<[u8]>>,
 }
 
+/// Approximate size of a client's information in a response, without its values.
+pub(crate) const CLIENT_INFO_BYTES: usize = 128;
+
 impl ClientInfo {
     /// Approximate size in a response, in bytes.
     pub(crate) fn cost(&self) -> usize {
-        const NAMES: usize = 128;
         let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
         let foreign = self.foreign_client.as_ref().map_or(0, |client| client.len());
-        NAMES + self.user.len() + foreign + json(&self.conn_info) + json(&self.chan_info)
+        CLIENT_INFO_BYTES
+            + self.user.len()
+            + foreign
+            + json(&self.conn_info)
+            + json(&self.chan_info)
     }
 }
 

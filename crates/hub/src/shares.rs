@@ -1,11 +1,18 @@
-//! Accounts a worker's streams and their memory by namespace and by owner.
+//! Divides what a worker has among namespaces and owners: streams, channels, memory of history and filters.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+
+use crate::accounts::{Accounts, Homes, OwnLinks, stream_of};
+use crate::list::{Linked, Links, List};
+use crate::ranking::Ranking;
+use crate::slots::NONE;
+
+/// An owner's idle channels that are tried for one of a certain namespace.
+const OWN_CHANNELS_TRIED: usize = 64;
 
 /// The user that created a stream, or the address if the client has no user. Streams created by the server have no owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -27,6 +34,15 @@ pub struct NamespaceShare {
     pub history_bytes: usize,
 }
 
+/// The lists of channels that nobody is in: what may be removed to make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// Only the position is remembered.
+    Empty,
+    /// With publications.
+    Holding,
+}
+
 /// A namespace's share.
 #[derive(Default)]
 pub(crate) struct Share {
@@ -35,26 +51,44 @@ pub(crate) struct Share {
     pub(crate) channels: u32,
     /// Memory of its publications.
     pub(crate) bytes: usize,
-    /// Indices of its channels that hold publications; each stream knows its place here.
-    pub(crate) holders: Vec<u32>,
-    /// The place that was visited last.
-    pub(crate) cursor: usize,
+    /// By [`Idle`]: its channels that nobody is in, idle for longest first.
+    idle: [List; 2],
 }
 
-impl Share {
-    /// Returns the next of the channels that hold publications, in rotation.
-    pub(crate) fn next_holder(&mut self) -> Option<u32> {
-        self.cursor = if self.cursor + 1 < self.holders.len() { self.cursor + 1 } else { 0 };
-        self.holders.get(self.cursor).copied()
-    }
-}
-
-/// The streams of one owner.
+/// The streams that one owner has created.
 #[derive(Default)]
 struct Owned {
     streams: u32,
-    /// Index and incarnation of the channels, oldest first; includes some whose stream has ended.
-    channels: VecDeque<(u32, u32)>,
+    /// Those without publications in channels that nobody is in, idle for longest first.
+    empty: List,
+}
+
+/// Namespaces ordered by a number of each.
+#[derive(Default)]
+struct NamespaceRanking<N> {
+    ranking: Ranking<N>,
+    places: Vec<u32>,
+}
+
+impl<N: Copy + Ord + Default> NamespaceRanking<N> {
+    fn push(&mut self) {
+        let next = self.places.len() as u32;
+        self.places.push(NONE);
+        self.set(next, N::default());
+    }
+
+    fn set(&mut self, namespace: u32, number: N) {
+        self.ranking.set(namespace, number, &mut self.places);
+    }
+}
+
+/// Links of a channel's stream in the list of idle channels of its namespace.
+struct IdleLinks<'h>(&'h mut Homes);
+
+impl Linked for IdleLinks<'_> {
+    fn links(&mut self, at: u32) -> &mut Links {
+        &mut stream_of(self.0, at).idle
+    }
 }
 
 /// The shares of one worker.
@@ -62,8 +96,10 @@ struct Owned {
 pub(crate) struct Shares {
     names: HashMap<Arc<str>, u32, RandomState>,
     namespaces: Vec<Share>,
-    by_bytes: Ranking,
-    by_holders: Ranking,
+    by_bytes: NamespaceRanking<usize>,
+    /// By [`Idle`]: namespaces by their number of such channels.
+    by_idle: [NamespaceRanking<u32>; 2],
+    pub(crate) accounts: Accounts,
     owners: HashMap<Owner, Owned, RandomState>,
     /// Number of channels with subscribers here, by owner.
     live: HashMap<Owner, u32, RandomState>,
@@ -78,7 +114,8 @@ impl Shares {
         let at = self.namespaces.len() as u32;
         self.namespaces.push(Share { name: Arc::clone(name), ..Share::default() });
         self.by_bytes.push();
-        self.by_holders.push();
+        self.by_idle.iter_mut().for_each(NamespaceRanking::push);
+        self.accounts.add_namespace();
         self.names.insert(Arc::clone(name), at);
         at
     }
@@ -111,12 +148,8 @@ impl Shares {
 
     /// Returns the namespace with the largest history, and the size of the second largest in bytes.
     pub(crate) fn largest(&self) -> (u32, usize) {
-        (self.by_bytes.first(), self.by_bytes.second())
-    }
-
-    /// Returns the namespace with the most channels that hold publications.
-    pub(crate) fn most_holders(&self) -> u32 {
-        self.by_holders.first()
+        let ranking = &self.by_bytes.ranking;
+        (ranking.first().map_or(0, |(_, of)| of), ranking.second().unwrap_or(0))
     }
 
     /// Changes the memory of a namespace's publications, in bytes.
@@ -126,23 +159,68 @@ impl Shares {
         self.by_bytes.set(namespace, *bytes);
     }
 
-    /// Adds a channel with its first publication. Returns its place in the list of its namespace.
-    pub(crate) fn list(&mut self, namespace: u32, channel: u32) -> u32 {
-        let holders = &mut self.namespaces[namespace as usize].holders;
-        holders.push(channel);
-        self.by_holders.set(namespace, holders.len());
-        (holders.len() - 1) as u32
+    /// Puts a channel with a stream into the list of idle channels in which it belongs now. Call whenever somebody joins or
+    /// leaves it, and when its publications change.
+    pub(crate) fn relist(&mut self, homes: &mut Homes, at: u32) {
+        let home = &homes[at];
+        let Some(stream) = &home.stream else { return };
+        let wanted = match stream.len() {
+            _ if !home.is_idle() => None,
+            0 => Some(Idle::Empty),
+            _ => Some(Idle::Holding),
+        };
+        let (listed, owner, namespace) = (stream.listed, stream.owner, home.namespace);
+        if listed == wanted {
+            return;
+        }
+        self.unlist(homes, at);
+        let Some(idle) = wanted else { return };
+        stream_of(homes, at).listed = wanted;
+        let list = &mut self.namespaces[namespace as usize].idle[idle as usize];
+        list.push(at, &mut IdleLinks(homes));
+        self.by_idle[idle as usize].set(namespace, list.len());
+        if idle == Idle::Empty
+            && let Some(owned) = self.owners.get_mut(&owner)
+        {
+            owned.empty.push(at, &mut OwnLinks(homes));
+        }
     }
 
-    /// Removes the channel at this place, which has no publications any more. Returns the channel that has its place now.
-    pub(crate) fn unlist(&mut self, namespace: u32, place: u32) -> Option<u32> {
-        let holders = &mut self.namespaces[namespace as usize].holders;
-        holders.swap_remove(place as usize);
-        if holders.len() * 4 <= holders.capacity() {
-            holders.shrink_to(holders.len() * 2);
+    /// Takes a channel out of the lists of idle channels.
+    pub(crate) fn unlist(&mut self, homes: &mut Homes, at: u32) {
+        let namespace = homes[at].namespace;
+        let Some(stream) = &mut homes[at].stream else { return };
+        let owner = stream.owner;
+        let Some(idle) = stream.listed.take() else { return };
+        let list = &mut self.namespaces[namespace as usize].idle[idle as usize];
+        list.remove(at, &mut IdleLinks(homes));
+        self.by_idle[idle as usize].set(namespace, list.len());
+        if idle == Idle::Empty
+            && let Some(owned) = self.owners.get_mut(&owner)
+        {
+            owned.empty.remove(at, &mut OwnLinks(homes));
         }
-        self.by_holders.set(namespace, holders.len());
-        holders.get(place as usize).copied()
+    }
+
+    /// Returns the channel that has been idle for longest: of this namespace, or of the one with the most.
+    pub(crate) fn longest_idle(&self, idle: Idle, namespace: Option<u32>) -> Option<u32> {
+        let most = || self.by_idle[idle as usize].ranking.first().map(|(_, of)| of);
+        self.share(namespace.or_else(most)?).idle[idle as usize].first()
+    }
+
+    /// Returns the empty channel of an owner that has been idle for longest, optionally of one namespace.
+    pub(crate) fn own_empty(
+        &self,
+        homes: &mut Homes,
+        owner: Owner,
+        namespace: Option<u32>,
+    ) -> Option<u32> {
+        let empty = &self.owners.get(&owner)?.empty;
+        let Some(namespace) = namespace else { return empty.first() };
+        // His are among those of the namespace: a refusal searches nothing.
+        self.longest_idle(Idle::Empty, Some(namespace))?;
+        let tried = empty.first_some(OWN_CHANNELS_TRIED, &mut OwnLinks(homes));
+        tried.into_iter().find(|&at| homes[at].namespace == namespace)
     }
 
     /// Counts a channel with subscribers for an owner. Returns `false` if the owner has `max` of them.
@@ -174,121 +252,22 @@ impl Shares {
         self.owners.get(&owner).map_or(0, |owned| owned.streams)
     }
 
-    /// Adds a stream of this owner in this channel.
-    pub(crate) fn add(&mut self, owner: Owner, channel: (u32, u32)) {
+    /// Counts a stream of this owner.
+    pub(crate) fn add(&mut self, owner: Owner) {
         if owner != Owner::NONE {
-            let owned = self.owners.entry(owner).or_default();
-            owned.streams += 1;
-            owned.channels.push_back(channel);
+            self.owners.entry(owner).or_default().streams += 1;
         }
     }
 
-    /// Removes a stream of this owner. `is_owned` tests whether a channel still has one.
-    pub(crate) fn remove(&mut self, owner: Owner, is_owned: impl Fn((u32, u32)) -> bool) {
-        let Some(owned) = self.owners.get_mut(&owner) else { return };
-        owned.streams -= 1;
-        if owned.streams == 0 {
-            self.owners.remove(&owner);
-        } else if owned.channels.len() > 2 * owned.streams as usize + 16 {
-            owned.channels.retain(|&channel| is_owned(channel));
-            owned.channels.shrink_to(owned.channels.len() * 2);
-        }
-    }
-
-    /// Returns the oldest channel of an owner that may be evicted, among its first `steps_max`. Streams that may
-    /// not be evicted move to the end; entries of ended ones are dropped.
-    pub(crate) fn oldest(
-        &mut self,
-        owner: Owner,
-        steps_max: usize,
-        may_go: impl Fn((u32, u32)) -> Option<bool>,
-    ) -> Option<u32> {
-        let owned = self.owners.get_mut(&owner)?;
-        for _ in 0..owned.channels.len().min(steps_max) {
-            let channel = owned.channels.pop_front()?;
-            match may_go(channel) {
-                Some(true) => return Some(channel.0),
-                Some(false) => owned.channels.push_back(channel),
-                None => {}
-            }
-        }
-        None
-    }
-}
-
-/// Namespaces ordered by a number of each, with the largest first. A binary heap that knows the place of each namespace,
-/// because most changes are small and move nothing.
-#[derive(Default)]
-struct Ranking {
-    /// Numbers with their namespaces. No parent's number is below a child's.
-    heap: Vec<(usize, u32)>,
-    /// Where each namespace is in the heap.
-    places: Vec<u32>,
-}
-
-impl Ranking {
-    /// Adds a namespace with 0.
-    fn push(&mut self) {
-        let next = self.heap.len() as u32;
-        self.heap.push((0, next));
-        self.places.push(next);
-    }
-
-    fn first(&self) -> u32 {
-        self.heap.first().map_or(0, |&(_, of)| of)
-    }
-
-    /// Returns the second largest number.
-    fn second(&self) -> usize {
-        self.heap.iter().skip(1).take(2).map(|&(number, _)| number).max().unwrap_or(0)
-    }
-
-    fn set(&mut self, of: u32, number: usize) {
-        let mut at = self.places[of as usize] as usize;
-        self.heap[at].0 = number;
-        while at > 0 && self.heap[(at - 1) / 2].0 < number {
-            at = self.swap(at, (at - 1) / 2);
-        }
-        while let Some(larger) =
-            (2 * at + 1..self.heap.len().min(2 * at + 3)).max_by_key(|&child| self.heap[child].0)
-            && self.heap[larger].0 > number
-        {
-            at = self.swap(at, larger);
-        }
-    }
-
-    /// Exchanges two places; returns the second.
-    fn swap(&mut self, one: usize, other: usize) -> usize {
-        self.heap.swap(one, other);
-        for place in [one, other] {
-            self.places[self.heap[place].1 as usize] = place as u32;
-        }
-        other
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn the_largest_of_all_is_known_whatever_changes(
-            changes in proptest::collection::vec((0..40_u32, 0..50_usize), 1..300)
-        ) {
-            let mut ranking = Ranking::default();
-            let mut numbers = [0; 40];
-            numbers.iter().for_each(|_| ranking.push());
-            for (of, number) in changes {
-                numbers[of as usize] = number;
-                ranking.set(of, number);
-                let first = numbers[ranking.first() as usize];
-                prop_assert_eq!(Some(first), numbers.iter().max().copied());
-                let mut sorted = numbers;
-                sorted.sort_unstable();
-                prop_assert_eq!(ranking.second(), sorted[38]);
+    /// Uncounts a stream of this owner, which is in no list any more.
+    pub(crate) fn remove(&mut self, owner: Owner) {
+        if let Entry::Occupied(mut owned) = self.owners.entry(owner) {
+            owned.get_mut().streams -= 1;
+            if owned.get().streams == 0 {
+                owned.remove();
+                if self.owners.len() * 8 <= self.owners.capacity() {
+                    self.owners.shrink_to(self.owners.len() * 2);
+                }
             }
         }
     }

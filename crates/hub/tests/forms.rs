@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ChannelOptions, ChannelRef, Error, Event, HubConfig, NewPublication, NewSession,
-    OverflowPolicy, PayloadFormat, StreamPosition, SubscribeOptions, TagCondition, TagFilter,
+    OverflowPolicy, PayloadFormat, SessionId, StreamPosition, SubscribeOptions, TagCondition,
+    TagFilter,
 };
 use kit::{World, publish, with_history};
 
@@ -156,36 +157,62 @@ fn a_filter_admits_what_it_says_and_recovery_keeps_to_it() {
     assert_eq!((recovered.publications.len(), recovered.position.offset), (2, 5));
 }
 
-#[test]
-fn memory_for_filters_is_bounded() {
-    let mut world = World::with_config(HubConfig {
-        subscriptions_per_session_max: u16::MAX,
-        ..HubConfig::default()
-    });
+/// Subscribes to as many channels as have room with filters of this size; their number, and the refusals by error.
+fn subscribe_many(world: &mut World, session: SessionId, count: usize) -> (usize, Vec<Error>) {
     let options = Arc::new(ChannelOptions::default());
-    let session = world.open_with(0, NewSession::default());
-    let now = world.now;
-    let mut refused = 0;
-    for n in 0..5_000 {
-        let of = kind(&format!("{n}{}", "x".repeat(16_000)));
-        world.hub(0).handle_subscribe(
-            now,
-            1,
-            session,
-            ChannelRef::new(&format!("c{n}"), &options),
-            of,
-        );
+    let (now, mut made, mut refused) = (world.now, 0, Vec::new());
+    for n in 0..count {
+        let of = kind(&format!("{session:?}{n}{}", "x".repeat(16_000)));
+        let channel = format!("c{session:?}-{n}");
+        let channel = ChannelRef::new(&channel, &options);
+        world.hub(0).handle_subscribe(now, 1, session, channel, of);
         world.settle();
         for (_, event) in world.take_events() {
             match event {
-                Event::Subscribed { result: Err(Error::LimitExceeded), .. } => refused += 1,
-                Event::Subscribed { result: Ok(_), .. } => {}
+                Event::Subscribed { result: Err(error), .. } => refused.push(error),
+                Event::Subscribed { result: Ok(_), .. } => made += 1,
                 other => panic!("{other:?}"),
             }
         }
     }
-    assert!((500..1_500).contains(&refused), "{refused}");
-    world.hub(0).close_session(now, session);
-    let session = world.open(0, "");
-    world.subscribe(session, "c", &options, kind("goal"));
+    (made, refused)
+}
+
+/// Whoever came first took it all, and the others were refused for good.
+#[test]
+fn user_with_many_large_filters_leaves_room_for_the_others() {
+    let mut world = World::with_config(HubConfig {
+        subscriptions_per_session_max: u16::MAX,
+        filter_bytes_max: 16 << 20,
+        ..HubConfig::default()
+    });
+    let mut session_of = |user: &str| {
+        let owner = world.hub(0).owner_of(user);
+        world.open_with(0, NewSession { user, owner, ..NewSession::default() })
+    };
+    let attackers = [session_of("mallory"), session_of("mallory"), session_of("mallory")];
+    let others: Vec<SessionId> = (0..12).map(|n| session_of(&format!("u{n}"))).collect();
+    let mut made = 0;
+    for session in attackers {
+        let (some, refused) = subscribe_many(&mut world, session, 500);
+        made += some;
+        assert!(refused.iter().all(|&error| error == Error::FiltersFull && error.is_temporary()));
+    }
+    // A ninth of the memory for all of his connections.
+    assert!((100..120).contains(&made), "{made}");
+    for &session in &others {
+        let (made, refused) = subscribe_many(&mut world, session, 10);
+        assert_eq!((made, refused), (10, Vec::new()));
+    }
+    let bytes = world.hub(0).stats().filter_bytes;
+    assert!(bytes > 200 * 16_000, "{bytes}");
+    assert!(
+        world.hub(0).session_bytes(others[0]) > 160_000,
+        "they are part of the session's memory"
+    );
+    let now = world.now;
+    for session in attackers.into_iter().chain(others) {
+        world.hub(0).close_session(now, session);
+    }
+    assert_eq!(world.hub(0).stats().filter_bytes, 0);
 }

@@ -9,6 +9,7 @@ use dunlin_hub::{
     Owner, SessionId, StreamPosition, SubscribeOptions,
 };
 use kit::{World, publish};
+use proptest::prelude::*;
 
 fn namespace(name: &str) -> ChannelOptions {
     ChannelOptions {
@@ -392,4 +393,159 @@ fn a_namespace_has_as_many_channels_with_subscribers_as_its_settings_say() {
     }
     let homes: u64 = (0..2).map(|worker| world.hub(worker).stats().home_channels).sum();
     assert_eq!(homes, 2);
+}
+
+/// Publishes as a user, or as the server's API if `user` is empty.
+fn publish_as(
+    world: &mut World,
+    user: &str,
+    channel: &str,
+    options: &Arc<ChannelOptions>,
+    bytes: usize,
+) {
+    let owner = if user.is_empty() { Owner::NONE } else { world.hub(0).owner_of(user) };
+    let publication = NewPublication { owner, ..publish(&"x".repeat(bytes)) };
+    let now = world.now;
+    world.hub(0).handle_publish(now, 1, ChannelRef::new(channel, options), publication);
+    world.settle();
+    world.take_events();
+}
+
+fn kept(world: &mut World, channel: &str, options: &Arc<ChannelOptions>) -> usize {
+    position(world, channel, options).0
+}
+
+/// The one who pays was the largest of sixteen channels beside each other; where all of them were small, one of those lost half.
+#[test]
+fn publisher_of_large_messages_to_ever_new_names_takes_no_small_history() {
+    let config = HubConfig { history_bytes_max: 4 << 20, ..HubConfig::default() };
+    let mut world = World::with_config(config);
+    let options = Arc::new(namespace("hist"));
+    for number in 0..50 {
+        for _ in 0..10 {
+            publish_as(&mut world, "", &format!("hist:{number}"), &options, 20);
+        }
+    }
+    for number in 0..2_000 {
+        publish_as(&mut world, "mallory", &format!("hist:new{number}"), &options, 50_000);
+    }
+    for number in 0..50 {
+        assert_eq!(kept(&mut world, &format!("hist:{number}"), &options), 10, "hist:{number}");
+    }
+    assert!(world.hub(0).stats().history_bytes <= 4 << 20);
+    assert_eq!(kept(&mut world, "hist:new1999", &options), 1, "his last one is kept");
+}
+
+/// A history of many messages is no reason to lose some of them to one who has more names.
+#[test]
+fn user_with_many_channels_pays_before_one_with_a_long_history() {
+    let config = HubConfig { history_bytes_max: 1 << 20, ..HubConfig::default() };
+    let mut world = World::with_config(config);
+    let options = Arc::new(namespace("hist"));
+    for _ in 0..100 {
+        publish_as(&mut world, "ann", "hist:ann", &options, 1_000);
+    }
+    for number in 0..5_000 {
+        publish_as(&mut world, "mallory", &format!("hist:{number}"), &options, 1_000);
+    }
+    assert_eq!(kept(&mut world, "hist:ann", &options), 100);
+}
+
+#[test]
+fn message_of_a_second_publisher_makes_a_history_one_of_its_own() {
+    let config = HubConfig { history_bytes_max: 1 << 20, ..HubConfig::default() };
+    let mut world = World::with_config(config);
+    let options = Arc::new(namespace("hist"));
+    // Mallory opens the room that others use, and then fills the rest.
+    publish_as(&mut world, "mallory", "hist:room", &options, 100);
+    for _ in 0..50 {
+        publish_as(&mut world, "ann", "hist:room", &options, 100);
+    }
+    for number in 0..5_000 {
+        publish_as(&mut world, "mallory", &format!("hist:{number}"), &options, 1_000);
+    }
+    assert_eq!(kept(&mut world, "hist:room", &options), 51);
+}
+
+#[test]
+fn publisher_to_ever_new_names_in_a_full_table_evicts_his_own() {
+    let config = HubConfig { channels_max: 200, ..HubConfig::default() };
+    let mut world = World::with_config(config);
+    let options = Arc::new(namespace("hist"));
+    for number in 0..50 {
+        publish_as(&mut world, "ann", &format!("hist:{number}"), &options, 20);
+    }
+    for number in 0..2_000 {
+        publish_as(&mut world, "mallory", &format!("hist:new{number}"), &options, 20);
+    }
+    assert!((0..50).all(|at| kept(&mut world, &format!("hist:{at}"), &options) == 1));
+    assert_eq!(world.hub(0).stats().home_channels, 200);
+    // One who is new there has a place all the same.
+    publish_as(&mut world, "bob", "hist:bob", &options, 20);
+    assert_eq!(kept(&mut world, "hist:bob", &options), 1);
+}
+
+/// What a publication is: by whom, to which of his channels, how large.
+fn story() -> impl Strategy<Value = Vec<(usize, usize, usize)>> {
+    proptest::collection::vec((0..12_usize, 0..6_usize, 1..3_000_usize), 50..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whoever holds less than an equal part loses nothing, in whatever order channels come and messages arrive.
+    #[test]
+    fn account_below_its_equal_part_loses_nothing(story in story(), flood in 500..60_000_usize) {
+        // Users 0 to 3 publish for themselves, 4 to 7 share channels, 8 to 11 are channels of the server.
+        let mut world = World::with_config(HubConfig { history_bytes_max: 2_400_000, ..HubConfig::default() });
+        let options = Arc::new(namespace("n"));
+        let mut published = std::collections::BTreeMap::<String, usize>::new();
+        for (number, (of, at, bytes)) in story.into_iter().enumerate() {
+            let (user, channel) = match of {
+                0..4 => (format!("u{of}"), format!("n:{of}-{at}")),
+                4..8 => (format!("u{of}"), format!("n:shared{at}")),
+                _ => (String::new(), format!("n:server{of}-{at}")),
+            };
+            publish_as(&mut world, &user, &channel, &options, bytes);
+            *published.entry(channel).or_default() += 1;
+            for name in 0..3 {
+                publish_as(&mut world, "mallory", &format!("n:flood{number}-{name}"), &options, flood);
+            }
+        }
+        for (channel, count) in published {
+            prop_assert_eq!(kept(&mut world, &channel, &options), count, "{}", channel);
+        }
+        prop_assert!(world.hub(0).stats().history_bytes <= 2_400_000);
+    }
+}
+
+/// Each refusal tried a thousand of the owner's channels.
+#[test]
+fn refusal_beyond_an_owners_quota_costs_the_same_however_many_channels_he_holds() {
+    let options = Arc::new(namespace("n"));
+    let time = |held: u32| {
+        let config = HubConfig { channels_per_owner_max: held, ..HubConfig::default() };
+        let mut world = World::with_config(config);
+        for number in 0..held {
+            publish_as(&mut world, "mallory", &format!("n:{number}"), &options, 1);
+        }
+        let owner = world.hub(0).owner_of("mallory");
+        let mut refusals = || {
+            let began = std::time::Instant::now();
+            for number in 0..200 {
+                let (now, publication) = (world.now, NewPublication { owner, ..publish("x") });
+                let channel = ChannelRef::new("n:one more", &options);
+                world.hub(0).handle_publish(now, number, channel, publication);
+                let event = world.hub(0).poll_event();
+                let refused = Err(Error::LimitExceeded);
+                assert!(
+                    matches!(event, Some(Event::Published { result, .. }) if result == refused)
+                );
+            }
+            began.elapsed()
+        };
+        (0..10).map(|_| refusals()).min().expect("ten rounds")
+    };
+    let (few, many) = (time(16), time(2_000));
+    assert!(many < few * 4, "{many:?} for 200 of them, {few:?} with few channels");
 }

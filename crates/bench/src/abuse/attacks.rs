@@ -1,18 +1,27 @@
 //! The attacks, each a function that runs until it is done or its time has elapsed.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use super::TALK;
 use super::backend::{Service, token_of};
-use super::client::{AttackPlan, connect, connect_as, discard, frame, post, push, websocket};
+use super::client::{
+    AttackPlan, ELSEWHERE, answer_to, connect, connect_as, discard, frame, post, push, websocket,
+    websocket_from,
+};
 use crate::protocol::websocket_frame;
+use dunlin_load::{Context, Error};
 
 /// An attack.
 pub(super) struct Attack {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
+    /// Lines of `[limits]` in place of those with the same keys.
+    pub(super) limits: &'static str,
+    /// What another client does beside it, near its end, and must be able to do.
+    pub(super) other: fn(&AttackPlan) -> Result<(), Error>,
     /// Runs the attack. Returns how much the server accepted.
     pub(super) run: fn(&AttackPlan) -> u64,
     /// What it takes from others beside their messages, if it is that.
@@ -20,14 +29,14 @@ pub(super) struct Attack {
 }
 
 macro_rules! attacks {
-    ($($name:literal, $run:ident, $what:literal $(, $takes:ident)?;)+) => {
-        pub(super) const ATTACKS: &[Attack] = &[$(
-            Attack { name: $name, what: $what, run: $run, takes: attacks!(@ $($takes)?) }
-        ),+];
+    ($($name:literal, $run:ident, $what:literal $(, $field:ident: $value:expr)*;)+) => {
+        pub(super) const ATTACKS: &[Attack] =
+            &[$(Attack { name: $name, what: $what, run: $run, $($field: $value,)* ..NOTHING }),+];
     };
-    (@) => { None };
-    (@ $takes:ident) => { Some(Service::$takes) };
 }
+
+const NOTHING: Attack =
+    Attack { name: "", what: "", limits: "", other: |_| Ok(()), run: |_| 0, takes: None };
 
 attacks! {
     "frame", one_frame, "45,000 publishes in one frame, to everybody's channel";
@@ -36,6 +45,12 @@ attacks! {
     "names", names, "names subscribed to and left, each the channel of a history";
     "history", history, "one publisher fills a history that is larger than all may be";
     "histories", histories, "one publisher fills a thousand histories";
+    "large-messages", large_messages, "clients publish messages of 50 kB to ever new names, each a history",
+        limits: "history_bytes_max = 8_388_608";
+    "filters", filters, "clients with subscriptions to large filters", other: subscribes_with_filters;
+    "refusals", refusals, "clients beyond their quota of channels, refused again and again",
+        limits: "channels_per_user_max = 4_000";
+    "refused-batch", refused_batch, "batches of 4 MB of commands that are refused";
     "keys", keys, "idempotency keys of 3 MB";
     "bodies", bodies, "bodies of 4 MB without an API key, never finished";
     "frames", half_frames, "halves of WebSocket messages";
@@ -49,8 +64,8 @@ attacks! {
     "garbage", garbage, "everything that is no HTTP and no WebSocket";
     "guesses", guesses, "API keys guessed";
     "meta", large_meta, "publishes that an expression over 10 kB of meta decides";
-    "calls", calls, "50 connections of a user call a slow backend", Calls;
-    "events", events, "a user subscribes and unsubscribes beside a slow webhook", Events;
+    "calls", calls, "50 connections of a user call a slow backend", takes: Some(Service::Calls);
+    "events", events, "a user subscribes and unsubscribes beside a slow webhook", takes: Some(Service::Events);
 }
 
 /// Returns a client's commands, one per line, each with its own id.
@@ -146,6 +161,80 @@ fn histories(plan: &AttackPlan) -> u64 {
         let channel = number % 1_000;
         ("/api/publish", format!("{{\"channel\":\"other:{channel}\",\"data\":\"{data}\"}}"))
     })
+}
+
+/// A client for each budget of messages, and the next name for every message.
+fn large_messages(plan: &AttackPlan) -> u64 {
+    let data = "x".repeat(50_000);
+    by_clients(plan, 12, plan.scaled(4_800), |number| {
+        commands(1, |_| publish(&format!("kept:large{number}"), &format!("\"{data}\"")))
+    })
+}
+
+/// Sends frames of several clients with another address than the ordinary ones, until the time has elapsed. Returns how many
+/// were accepted.
+fn by_clients(
+    plan: &AttackPlan,
+    clients: usize,
+    count: usize,
+    mut text: impl FnMut(usize) -> String,
+) -> u64 {
+    let open = |_| websocket_from(plan, ELSEWHERE).map(discard).ok();
+    let clients: Vec<_> = (0..clients).filter_map(open).collect();
+    let mut taken = 0;
+    for (number, stream) in (0..count).zip(clients.iter().cycle()) {
+        let mut bytes = Vec::new();
+        frame(&text(number), &mut bytes);
+        if plan.is_over() {
+            break;
+        }
+        taken += u64::from(push(plan, stream, &bytes));
+    }
+    plan.hold();
+    taken
+}
+
+/// A subscription whose filter is as large as this.
+fn filtered(channel: &str, filler: &str) -> String {
+    format!(
+        "\"subscribe\":{{\"channel\":\"{channel}\",\"tf\":{{\"key\":\"k\",\"cmp\":\"eq\",\"val\":\"{channel}{filler}\"}}}}"
+    )
+}
+
+fn filters(plan: &AttackPlan) -> u64 {
+    let filler = "x".repeat(15_000);
+    let (clients, each) = (plan.scaled(100), 120);
+    by_clients(plan, clients, clients * each, |number| {
+        commands(1, |_| filtered(&format!("room:filter{number}"), &filler))
+    })
+}
+
+fn subscribes_with_filters(plan: &AttackPlan) -> Result<(), Error> {
+    for number in 0..12 {
+        let mut stream = websocket(plan).context("another client cannot connect")?;
+        let mut bytes = Vec::new();
+        frame(&commands(1, |_| filtered(&format!("room:mine{number}"), "")), &mut bytes);
+        stream.write_all(&bytes).context("another client cannot subscribe")?;
+        let answer = answer_to(&mut stream, 2).context("another client is not answered")?;
+        if answer.contains("\"error\"") {
+            return Err(Error::new(format!("another client is refused its filter: {answer}")));
+        }
+    }
+    Ok(())
+}
+
+fn refusals(plan: &AttackPlan) -> u64 {
+    let clients = plan.scaled(50);
+    let each = 200;
+    by_clients(plan, clients, clients * 100, |number| {
+        commands(each, |at| publish(&format!("kept:quota{number}-{at}"), "1"))
+    }) * each as u64
+}
+
+fn refused_batch(plan: &AttackPlan) -> u64 {
+    let commands = vec!["{\"x\":{}}"; plan.scaled(400_000)].join(",");
+    let body = format!("{{\"commands\":[{commands}]}}");
+    by_api(plan, 40, |_| ("/api/batch", body.clone()))
 }
 
 fn keys(plan: &AttackPlan) -> u64 {

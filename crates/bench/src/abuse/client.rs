@@ -1,7 +1,7 @@
 //! Connections of an attacker: blocking sockets, with a thread per direction if both are needed.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,9 @@ use dunlin_load::{Context, Error};
 
 /// A server that blocks a write for this long gets nothing more.
 const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// An address of this machine that is not the ordinary clients'.
+pub(super) const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Target, size and end of an attack.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +47,23 @@ impl AttackPlan {
 
 /// Connects with time limits for reads and writes.
 pub(super) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    with_timeouts(TcpStream::connect_timeout(&address, TIMEOUT)?)
+}
+
+/// Connects with another address of this machine, if the target is on it.
+fn connect_from(from: Ipv4Addr, to: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect as connect_to, socket};
+    let SocketAddr::V4(to) = to else { return connect(to) };
+    if !to.ip().is_loopback() {
+        return connect(to.into());
+    }
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddrV4::new(from, 0))?;
+    connect_to(&socket, &to)?;
+    with_timeouts(socket.into())
+}
+
+fn with_timeouts(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_write_timeout(Some(TIMEOUT))?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_nodelay(true)?;
@@ -58,7 +77,29 @@ pub(super) fn websocket(plan: &AttackPlan) -> io::Result<TcpStream> {
 
 /// Connects a client with this token, or without one. Returns its id, too.
 pub(super) fn connect_as(plan: &AttackPlan, token: &str) -> io::Result<(TcpStream, String)> {
-    let mut stream = plan.connect()?;
+    open(plan, plan.connect()?, token)
+}
+
+/// Connects an anonymous client of another address.
+pub(super) fn websocket_from(plan: &AttackPlan, from: Ipv4Addr) -> io::Result<TcpStream> {
+    open(plan, connect_from(from, plan.client)?, "").map(|(stream, _)| stream)
+}
+
+/// Reads up to the reply to a command of a client. Returns what was read.
+pub(super) fn answer_to(stream: &mut TcpStream, id: u32) -> io::Result<String> {
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let id = format!("\"id\":{id},");
+    let (mut answer, mut piece) = (String::new(), [0; 4096]);
+    while !answer.contains(&id) {
+        match stream.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => answer.push_str(&String::from_utf8_lossy(&piece[..read])),
+        }
+    }
+    Ok(answer)
+}
+
+fn open(plan: &AttackPlan, mut stream: TcpStream, token: &str) -> io::Result<(TcpStream, String)> {
     let mut opening = format!(
         "GET /connection/websocket HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Key: {WEBSOCKET_KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n",

@@ -27,9 +27,12 @@ use dunlin_load::{Clock, Error, ExitStatus, Output, Scratch, say};
 const KEY: &str = "a-key-of-the-abuse-bench";
 /// The channel of ordinary clients, to which anyone may publish.
 const TALK: &str = "room:talk";
-/// A channel that the attack does not touch, to check its history.
+/// Channels that the attack does not touch, to check their histories: this, and a number.
 const WITNESS: &str = "kept:witness";
+const WITNESSES: usize = 50;
 const WITNESS_MESSAGES: usize = 10;
+/// The part of an attack's time after which another client does what it must be able to do.
+const OTHER_AT: f64 = 0.8;
 /// Duration of the baseline without an attack.
 const CALM: Duration = Duration::from_secs(3);
 /// Time from the first publish to the attack.
@@ -57,6 +60,7 @@ channels_max = 20_000
 join_leave = true
 allow_subscribe_for_anonymous = true
 allow_publish_for_anonymous = true
+allow_tags_filter = true
 [channel.namespaces.kept]
 history_size = 1_000
 history_ttl_ms = 600_000
@@ -175,6 +179,9 @@ struct Row {
     victims: Option<Victims>,
     /// Why ordinary clients could not be served at all.
     failure: Option<String>,
+    /// Why another client could not do what it wanted meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_failure: Option<String>,
     holds: bool,
     /// Whether latency and memory meet their targets too.
     meets: bool,
@@ -227,7 +234,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     let scratch = Scratch::temporary("abuse")?;
     let target = Target { api_key: Some(KEY.to_owned()), ..options.target.clone() };
     let backend = Backend::start()?;
-    let mut settings = SETTINGS.to_owned();
+    let mut settings = settings(attack);
     if WITH_BACKEND.contains(&attack.name) {
         let more = BACKEND_SETTINGS.replace("BACKEND", &backend.address.to_string());
         settings.push_str(&more.replace("SECRET", token::SECRET));
@@ -257,7 +264,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     let (before_bytes, _) = server.resident_bytes();
     let plan = AttackPlan { until: Instant::now() + LEAD + options.time, ..plan };
     let over = AtomicBool::new(false);
-    let (arrivals, done, health, beside) = std::thread::scope(|scope| {
+    let (arrivals, done, other, health, beside) = std::thread::scope(|scope| {
         let health = scope.spawn(|| health(&plan, &over));
         let victims = attack.takes.map(|service| {
             let (plan, backend, over) = (&plan, &backend, &over);
@@ -269,13 +276,18 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
             std::thread::sleep(LEAD);
             (attack.run)(&plan)
         });
+        let other = scope.spawn(|| {
+            std::thread::sleep(LEAD + options.time.mul_f64(OTHER_AT));
+            (attack.other)(&plan)
+        });
         let arrivals = ordinary.publish().and_then(|published| published.finish());
-        let done = attacker.join();
+        let (done, other) = (attacker.join(), other.join());
         over.store(true, Ordering::Relaxed);
-        (arrivals, done, health.join(), victims.map(|victims| victims.join()))
+        (arrivals, done, other, health.join(), victims.map(|victims| victims.join()))
     });
     let panicked = |_| Error::new("a thread of the attack panicked");
     let (done, health) = (done.map_err(panicked)?, health.map_err(panicked)?);
+    let other = other.map_err(panicked)?;
     let victims = match (calm_victims, beside) {
         (Some(calm), Some(beside)) => {
             let (_, _, calm_p99_us) = calm.map_err(panicked)?;
@@ -318,10 +330,12 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
         holds: failure.is_none() && arrivals.is_clean(),
         victims,
         failure,
+        other_failure: other.err().map(|why| why.to_string()),
         meets: false,
         beside: None,
     };
     row.holds &= row.health.failed == 0
+        && row.other_failure.is_none()
         && row.history_kept
         && row.peak_bytes <= (before_bytes + MEMORY_BYTES_MAX) / 10 * 11;
     row.holds &= row.victims.as_ref().is_none_or(|victims| victims.served == victims.asked);
@@ -356,22 +370,35 @@ fn subscribers(options: &Abuse, target: &Target, time: Duration) -> Result<Subsc
     Subscribers::connect(plan, target.publishing(&url, TALK)?, schedule)
 }
 
-/// Publishes the messages that must still be stored at the end, and returns the history.
+/// The settings of the server for an attack.
+fn settings(attack: &Attack) -> String {
+    let keys: Vec<_> = attack.limits.lines().filter_map(|line| line.split_once(" =")).collect();
+    let replaced = |line: &&str| {
+        keys.iter().any(|(key, _)| line.split_once(" =").is_some_and(|(of, _)| of == *key))
+    };
+    let kept: Vec<_> = SETTINGS.lines().filter(|line| !replaced(line)).collect();
+    kept.join("\n").replacen("[limits]", &format!("[limits]\n{}", attack.limits), 1)
+}
+
+/// Publishes the messages that must still be stored at the end, and returns the histories.
 fn witness(plan: &AttackPlan) -> Result<String, Error> {
+    let channels: Vec<_> = (0..WITNESSES).map(|at| format!("\"{WITNESS}{at}\"")).collect();
     for number in 0..WITNESS_MESSAGES {
-        let body = format!(r#"{{"channel":"{WITNESS}","data":{{"kept":{number}}}}}"#);
-        request(plan, "/api/publish", &body)?;
+        let body = format!(r#"{{"channels":[{}],"data":{{"kept":{number}}}}}"#, channels.join(","));
+        request(plan, "/api/broadcast", &body)?;
     }
     history(plan)
 }
 
 fn history(plan: &AttackPlan) -> Result<String, Error> {
+    let ask = |at| format!(r#"{{"history":{{"channel":"{WITNESS}{at}","limit":100}}}}"#);
+    let commands: Vec<_> = (0..WITNESSES).map(ask).collect();
     let answer =
-        request(plan, "/api/history", &format!(r#"{{"channel":"{WITNESS}","limit":100}}"#))?;
-    if answer.matches("\"kept\":").count() == WITNESS_MESSAGES {
-        return Ok(answer);
+        request(plan, "/api/batch", &format!(r#"{{"commands":[{}]}}"#, commands.join(",")))?;
+    match answer.matches("\"kept\":").count() {
+        count if count == WITNESSES * WITNESS_MESSAGES => Ok(answer),
+        count => Err(Error::new(format!("the histories have {count} messages: {answer}"))),
     }
-    Err(Error::new(format!("the history of {WITNESS} is {answer}")))
 }
 
 /// Results of polling `/health` during an attack.
@@ -426,7 +453,11 @@ impl Row {
             self.health.asked,
             self.health.longest_ms,
             if self.history_kept { "kept" } else { "LOST" },
-            self.failure.as_ref().map_or(String::new(), |why| format!("; {why}")),
+            [&self.failure, &self.other_failure]
+                .into_iter()
+                .flatten()
+                .map(|why| format!("; {why}"))
+                .collect::<String>(),
         ));
         let Some(victims) = &self.victims else { return };
         say(format!(

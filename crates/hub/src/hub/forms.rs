@@ -6,12 +6,10 @@ use super::Hub;
 use super::fan_out::FanOut;
 use crate::channel::{BASED, DELTA, FILTERED};
 use crate::encode::{Outgoing, Patch};
+use crate::filter_shares::FilterOwner;
 use crate::frame_log::FrameLabel;
 use crate::publication::{PayloadFormat, Publication};
 use crate::tag_filter::TagFilter;
-
-/// Most memory for the filters of one worker's subscriptions.
-pub(super) const FILTERS_BYTES_MAX: usize = 64 << 20;
 
 /// The state of a channel with delta compression.
 #[derive(Default)]
@@ -36,7 +34,9 @@ impl Hub {
         if flags & FILTERED != 0
             && let Some(filters) = self.filters.get_mut(&at)
         {
-            self.filter_bytes -= filters.remove(subscription);
+            if let Some((charged, bytes)) = filters.remove(subscription) {
+                self.filter_shares.remove(charged, bytes);
+            }
             if filters.is_empty() {
                 self.filters.remove(&at);
             }
@@ -54,7 +54,11 @@ impl Hub {
 
     /// Enables a filter for a subscription.
     pub(super) fn begin_filter(&mut self, at: u32, subscription: u32, filter: TagFilter) {
-        self.filter_bytes += self.filters.entry(at).or_default().insert(subscription, filter);
+        let owner = self.sessions[self.subscriptions[subscription].slot()].owner;
+        let namespace = self.shares.namespace(&self.channels[at].options.namespace);
+        let charged = FilterOwner { owner, namespace };
+        let added = self.filters.entry(at).or_default().insert(subscription, filter, charged);
+        self.filter_shares.add(charged, added);
     }
 
     /// Fans out to subscribers with filters; each distinct filter is evaluated once.

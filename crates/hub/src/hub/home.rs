@@ -114,6 +114,7 @@ impl Hub {
             self.note_occupied(at, true);
         }
         self.homes[at].interest.insert(from);
+        self.shares.relist(&mut self.homes, at);
         if let Some(info) = member {
             let listed = HomeMember {
                 info: Arc::clone(&info),
@@ -225,7 +226,7 @@ impl Hub {
         }
         if let Some(at) = at {
             if kept {
-                self.append_history(at, &publication, &options);
+                self.append_history(at, &publication, &options, publish.owner);
             }
             self.broadcast_publication(at, position.epoch, &publication, except);
         }
@@ -293,18 +294,12 @@ impl Hub {
         let members =
             self.homes.find(&self.names, channel).and_then(|at| self.homes[at].members.as_ref());
         let content = if let Some(bytes_max) = bytes_max {
-            let mut room = bytes_max;
-            let fits = |info: Arc<ClientInfo>| {
-                room.checked_sub(info.cost()).map(|left| {
-                    room = left;
-                    info
-                })
-            };
-            let members = members.into_iter().flat_map(|members| members.iter());
-            let present = members.filter(|member| member.presence).map(|member| member.info);
-            match present.map(fits).collect() {
-                Some(present) => ReplyContent::Presence(present),
-                None => ReplyContent::Failed(Error::LimitExceeded),
+            if members.is_some_and(|members| members.exceed(bytes_max)) {
+                ReplyContent::Failed(Error::LimitExceeded)
+            } else {
+                let members = members.into_iter().flat_map(|members| members.iter());
+                let present = members.filter(|member| member.presence).map(|member| member.info);
+                ReplyContent::Presence(present.collect())
             }
         } else {
             let mut clients = 0;
@@ -337,6 +332,7 @@ impl Hub {
         let members = &mut self.homes[at].members;
         if members.as_ref().is_some_and(|members| members.is_empty()) {
             *members = None;
+            self.shares.relist(&mut self.homes, at);
         }
     }
 
@@ -358,10 +354,13 @@ impl Hub {
         for info in own.into_iter().chain(self.announcements.known(channel, present)) {
             if users.insert(info.user.clone()) {
                 bytes += info.cost();
+                if bytes_max > 0 && bytes > bytes_max {
+                    return None;
+                }
                 known.push(info);
             }
         }
-        (bytes_max == 0 || bytes <= bytes_max).then_some(known)
+        Some(known)
     }
 
     pub(super) fn drop_interest(&mut self, at: u32, worker: u8) {
@@ -372,6 +371,7 @@ impl Hub {
                 stream.meta_expires_ms = self.now.ms + stream.meta_ttl_ms;
             }
             self.note_occupied(at, false);
+            self.shares.relist(&mut self.homes, at);
         }
     }
 

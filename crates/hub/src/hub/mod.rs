@@ -43,6 +43,7 @@ use crate::config::{HubConfig, Now};
 use crate::encode::Encode;
 use crate::error::Error;
 use crate::event::Event;
+use crate::filter_shares::FilterShares;
 use crate::frame_log::FrameLog;
 use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
@@ -113,8 +114,6 @@ pub struct Hub {
     active_homes: u64,
     history_bytes: usize,
     shares: Shares,
-    /// The home channel that was last examined for eviction.
-    eviction_cursor: u32,
     epochs: u64,
     /// Time, index and incarnation of home channels whose stream has a deadline.
     stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
@@ -123,7 +122,7 @@ pub struct Hub {
 
     /// The filters of channels with subscribers that filter or use deltas.
     filters: HashMap<u32, ChannelFilters, RandomState>,
-    filter_bytes: usize,
+    filter_shares: FilterShares,
     deltas: HashMap<u32, DeltaChannel, RandomState>,
     /// The traffic of each tenant since it was last taken.
     tenant_traffic: HashMap<Box<str>, TenantTraffic, RandomState>,
@@ -204,14 +203,13 @@ impl Hub {
             active_homes: 0,
             history_bytes: 0,
             shares: Shares::default(),
-            eviction_cursor: 0,
             epochs: 0,
             nodes: NodeNumbers::new(config.node),
             stream_timers: BinaryHeap::new(),
             idempotency: Idempotency::new(config.idempotency_keys_max),
             engines: Engines::new(config.requests_max),
             filters: HashMap::default(),
-            filter_bytes: 0,
+            filter_shares: FilterShares::default(),
             deltas: HashMap::default(),
             tenant_traffic: HashMap::default(),
             patch: Vec::new(),
@@ -251,6 +249,7 @@ impl Hub {
         self.config.request_timeout_ms = limits.request_timeout_ms;
         self.config.pending_bytes_max = limits.pending_bytes_max;
         self.config.history_bytes_max = limits.history_bytes_max;
+        self.config.filter_bytes_max = limits.filter_bytes_max;
         self.config.history_meta_ttl_ms = limits.history_meta_ttl_ms.max(1);
         self.config.transmit_bytes_max = limits.transmit_bytes_max;
         self.transmit.set_bytes_max(limits.transmit_bytes_max);
@@ -363,6 +362,7 @@ impl Hub {
             channels: self.channels.len().into(),
             home_channels: self.homes.len().into(),
             history_bytes: self.history_bytes as u64,
+            filter_bytes: self.filter_shares.bytes() as u64,
             pending_memory_bytes: self.log.memory() as u64,
             pending_bytes: self.pending_bytes,
             transmit_bytes: self.transmit.bytes() as u64,

@@ -14,6 +14,7 @@ use crate::options::RecoveryMode;
 use crate::position::{Epoch, StreamPosition};
 use crate::publication::Publication;
 use crate::session_id::SessionId;
+use crate::shares::Owner;
 
 /// What to do with a waiting subscription.
 enum Decision {
@@ -94,7 +95,7 @@ impl Hub {
                 stream.top = publication.offset();
             }
             if options.keeps_history() {
-                self.append_history(at, publication, &options);
+                self.append_history(at, publication, &options, Owner::NONE);
             }
         }
         self.broadcast_publication(at, epoch, publication, except);

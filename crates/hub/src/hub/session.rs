@@ -207,13 +207,22 @@ impl Hub {
         (found, (end < len).then_some(end))
     }
 
-    /// Memory used by a session in bytes: its record, its subscriptions, its information for others, and its
-    /// outbox.
+    /// Memory used by a session in bytes: its record, its subscriptions with their filters, its information for
+    /// others, and its outbox.
     pub fn session_bytes(&self, id: SessionId) -> usize {
         let Some(slot) = self.slot_of(id) else { return 0 };
         let info = self.conn_infos.get(&slot).map_or(0, |info| info.len());
         let session = &self.sessions[slot];
+        let filter = |at: u32| {
+            let filters = self.filters.get(&self.subscriptions[at].channel);
+            filters.map_or(0, |filters| filters.bytes_of(at))
+        };
+        let filters = match self.filters.is_empty() {
+            true => 0,
+            false => self.subscriptions_of(slot).map(filter).sum::<usize>(),
+        };
         size_of::<Session>()
+            + filters
             + usize::from(session.subscriptions) * (size_of::<Subscription>() + 8)
             + info
             + session.outbox.bytes() as usize

@@ -1,28 +1,24 @@
 //! Streams of the channels at home here: creation, accounting, limits, expiry.
 //!
-//! To make room, an owner first loses its own empty streams, and a namespace its own oldest publications,
-//! starting with the channel that is published to. A stream with publications is never evicted for one
-//! without.
+//! To make room, an owner first loses its own channels, longest idle first, then the namespace with most of them. Memory is
+//! taken from the largest [account](crate::accounts). A stream with publications is never evicted for one without. What can be
+//! evicted is in a list, so a refusal is decided without a search.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::Hub;
+use crate::accounts::{Arrival, OwnChannel};
 use crate::error::Error;
 use crate::history::Stream;
 use crate::home_channel::HomeChannel;
 use crate::options::ChannelOptions;
 use crate::publication::Publication;
-use crate::shares::Owner;
-use crate::slots::NONE;
+use crate::shares::{Idle, Owner};
 
-/// Home channels examined to make room for a channel.
-const EVICTION_STEPS_MAX: usize = 1024;
 /// Publications evicted to store one: at least this number, and as many more as fit in its place.
 const EVICTIONS_MIN: usize = 1024;
 const PUBLICATION_BYTES_MIN: usize = 64;
-/// Number of sampled channels, of which the one with the largest history loses publications.
-const SAMPLE: usize = 16;
 
 /// What an idle channel may be evicted for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,7 +77,8 @@ impl Hub {
             }
             let epoch = self.next_epoch();
             self.homes[at].stream = Some(Box::new(Stream::new(epoch, owner)));
-            self.shares.add(owner, (at, self.homes[at].incarnation));
+            self.shares.add(owner);
+            self.shares.relist(&mut self.homes, at);
         }
         let meta_ttl_ms = match options.history_meta_ttl_ms {
             0 => self.config.history_meta_ttl_ms,
@@ -108,18 +105,24 @@ impl Hub {
         if let Some(all) = options.channels_max
             && self.shares.share(namespace).channels >= self.share_of(all)
             && !self.evict_own_channel(owner, Some(namespace))
-            && !self.evict_forgettable(Some(namespace))
+            && !self.evict_idle(Idle::Empty, Some(namespace))
         {
             return false;
         }
         if self.homes.len() < self.config.channels_max
             || self.evict_own_channel(owner, None)
-            || self.evict_forgettable(None)
+            || self.evict_idle(Idle::Empty, None)
         {
             return true;
         }
-        wanted == EvictableFor::Publication
-            && (self.evict_holder(self.shares.most_holders()) || self.evict_holder(namespace))
+        if wanted == EvictableFor::Empty {
+            return false;
+        }
+        match self.shares.accounts.own_channel(&mut self.homes, namespace, owner) {
+            OwnChannel::Idle(at) => self.evict_home(at),
+            OwnChannel::InUse => false,
+            OwnChannel::None => self.evict_idle(Idle::Holding, None),
+        }
     }
 
     /// This worker's share of a limit of the process.
@@ -129,42 +132,14 @@ impl Hub {
 
     /// Evicts the oldest empty channel created by this owner, optionally of one namespace.
     fn evict_own_channel(&mut self, owner: Owner, namespace: Option<u32>) -> bool {
-        let Self { shares, homes, .. } = self;
-        let oldest = shares.oldest(owner, EVICTION_STEPS_MAX, |(at, incarnation)| {
-            let home = homes.get(at).filter(|home| home.incarnation == incarnation)?;
-            let stream = home.stream.as_ref().filter(|stream| stream.owner == owner)?;
-            let is_of = namespace.is_none_or(|namespace| home.namespace == namespace);
-            Some(is_of && home.is_forgettable(stream))
-        });
+        let oldest = self.shares.own_empty(&mut self.homes, owner, namespace);
         oldest.is_some_and(|at| self.evict_home(at))
     }
 
-    /// Evicts the next empty channel, if one is found in time.
-    fn evict_forgettable(&mut self, namespace: Option<u32>) -> bool {
-        let channels = self.homes.indices().end;
-        for _ in 0..EVICTION_STEPS_MAX.min(channels as usize) {
-            self.eviction_cursor = (self.eviction_cursor + 1) % channels;
-            let at = self.eviction_cursor;
-            let Some(home) = self.homes.get(at) else { continue };
-            if namespace.is_none_or(|namespace| home.namespace == namespace)
-                && home.stream.as_ref().is_some_and(|stream| home.is_forgettable(stream))
-            {
-                return self.evict_home(at);
-            }
-        }
-        false
-    }
-
-    /// Evicts the next channel of this namespace with publications, if one is found in time.
-    fn evict_holder(&mut self, namespace: u32) -> bool {
-        let holders = self.shares.share(namespace).holders.len();
-        for _ in 0..EVICTION_STEPS_MAX.min(holders) {
-            let Some(at) = self.shares.share_mut(namespace).next_holder() else { break };
-            if self.homes[at].is_idle() {
-                return self.evict_home(at);
-            }
-        }
-        false
+    /// Evicts the channel that nobody has been in for longest, of this namespace or of the one with most of them.
+    fn evict_idle(&mut self, idle: Idle, namespace: Option<u32>) -> bool {
+        let longest = self.shares.longest_idle(idle, namespace);
+        longest.is_some_and(|at| self.evict_home(at))
     }
 
     fn evict_home(&mut self, at: u32) -> bool {
@@ -189,21 +164,10 @@ impl Hub {
     fn count_history(&mut self, at: u32, by: isize) {
         self.history_bytes = self.history_bytes.saturating_add_signed(by);
         let Self { homes, shares, .. } = self;
-        let HomeChannel { namespace, stream, .. } = &mut homes[at];
-        let (namespace, Some(stream)) = (*namespace, stream) else { return };
-        shares.change_bytes(namespace, by);
-        let place = stream.listed_at;
-        if (stream.len() > 0) == (place != NONE) {
-            return;
-        }
-        if place == NONE {
-            stream.listed_at = shares.list(namespace, at);
-            return;
-        }
-        stream.listed_at = NONE;
-        let moved = shares.unlist(namespace, place);
-        if let Some(stream) = moved.and_then(|moved| homes[moved].stream.as_mut()) {
-            stream.listed_at = place;
+        if homes[at].stream.is_some() {
+            shares.change_bytes(homes[at].namespace, by);
+            shares.accounts.update(homes, at, by);
+            shares.relist(homes, at);
         }
     }
 
@@ -211,12 +175,9 @@ impl Hub {
     pub(super) fn end_stream(&mut self, at: u32) {
         self.clear_history(at);
         let Self { homes, shares, .. } = self;
+        shares.unlist(homes, at);
         if let Some(stream) = homes[at].stream.take() {
-            shares.remove(stream.owner, |(at, incarnation)| {
-                let home = homes.get(at).filter(|home| home.incarnation == incarnation);
-                home.and_then(|home| home.stream.as_ref())
-                    .is_some_and(|other| other.owner == stream.owner)
-            });
+            shares.remove(stream.owner);
         }
     }
 
@@ -258,20 +219,28 @@ impl Hub {
         options.history_bytes_max.map_or(usize::MAX, own)
     }
 
-    /// Appends a publication to its channel's history. A publication larger than the limit of history is not
-    /// stored and evicts no other.
+    /// Appends a publication to its channel's history, charged to its publisher. A publication larger than the limit of
+    /// history is not stored and evicts no other.
     pub(super) fn append_history(
         &mut self,
         at: u32,
         publication: &Publication,
         options: &ChannelOptions,
+        publisher: Owner,
     ) {
         let cost = publication.cost();
         if cost > self.config.history_bytes_max.min(self.own_history_bytes_max(options)) {
             self.stats.history_evicted += 1;
             return;
         }
-        self.make_room_in_history(at, cost, options);
+        self.make_room_in_history(Arrival { channel: at, publisher, cost }, options);
+        let Self { homes, shares, .. } = self;
+        if homes[at].stream.is_none() {
+            return;
+        }
+        // Its links are those of its owner's empty streams, or those of an account.
+        shares.unlist(homes, at);
+        shares.accounts.begin(homes, at, publisher);
         let Some(stream) = &mut self.homes[at].stream else { return };
         let grown = stream.keep(publication.clone(), options.history_size as usize);
         stream.expires_ms = self.now.ms + options.history_ttl_ms;
@@ -302,10 +271,11 @@ impl Hub {
 
     /// Evicts publications until `cost` fits: from the namespace if it has reached its limit, otherwise from
     /// the largest one. Evicts more than required, so that a lowered limit is reached after some calls.
-    fn make_room_in_history(&mut self, at: u32, cost: usize, options: &ChannelOptions) {
+    fn make_room_in_history(&mut self, arrival: Arrival, options: &ChannelOptions) {
+        let cost = arrival.cost;
         let mut evictions = EVICTIONS_MIN + cost / PUBLICATION_BYTES_MIN;
         let own_max = self.own_history_bytes_max(options);
-        let namespace = self.homes[at].namespace;
+        let namespace = self.homes[arrival.channel].namespace;
         loop {
             let own_excess = (self.shares.share(namespace).bytes + cost).saturating_sub(own_max);
             let excess = (self.history_bytes + cost).saturating_sub(self.config.history_bytes_max);
@@ -319,7 +289,7 @@ impl Hub {
                 _ => (namespace, 0, own_excess),
             };
             while wanted > 0 && evictions > 0 && self.shares.share(victim).bytes > floor {
-                let (count, bytes) = self.evict_oldest(victim, at, wanted, evictions);
+                let (count, bytes) = self.evict_oldest(victim, arrival, wanted, evictions);
                 wanted = wanted.saturating_sub(bytes);
                 evictions = evictions.saturating_sub(count.max(1));
             }
@@ -329,38 +299,26 @@ impl Hub {
         }
     }
 
-    /// Evicts the oldest publications of a channel in a namespace: of the channel that is published to, if it
-    /// is at least of average size, otherwise of the largest of a sample. At least one, and at most half of
-    /// its publications. Returns their number and memory.
+    /// Evicts the oldest publications of the account that pays in a namespace: at least one, and no more than
+    /// until another account pays. Returns their number and memory.
     fn evict_oldest(
         &mut self,
         victim: u32,
-        published: u32,
+        arrival: Arrival,
         wanted: usize,
         count_max: usize,
     ) -> (usize, usize) {
-        let Self { homes, shares, .. } = self;
-        let share = shares.share_mut(victim);
-        let average = share.bytes / share.holders.len().max(1);
-        let bytes_of = |at: u32| homes[at].stream.as_ref().map_or(0, |stream| stream.bytes());
-        let mut most = (0, published);
-        if homes[published].namespace == victim {
-            most.0 = bytes_of(published);
-        }
-        if most.0 < average.max(1) {
-            for _ in 0..SAMPLE.min(share.holders.len()) {
-                let Some(at) = share.next_holder() else { break };
-                most = most.max((bytes_of(at), at));
-            }
-        }
-        let Some(stream) = &mut self.homes[most.1].stream else { return (0, 0) };
+        let eviction = self.shares.accounts.eviction(&self.homes, victim, arrival);
+        let Some(eviction) = eviction else { return (0, 0) };
+        let Some(stream) = &mut self.homes[eviction.channel].stream else { return (0, 0) };
         let (mut count, mut freed) = (0, 0);
-        while stream.len() > 0 && count < count_max && freed < wanted && freed <= most.0 / 2 {
+        let bytes_max = wanted.min(eviction.bytes).max(1);
+        while stream.len() > 0 && count < count_max && freed < bytes_max {
             freed += stream.evict();
             count += 1;
         }
         self.stats.history_evicted += count as u64;
-        self.count_history(most.1, -(freed as isize));
+        self.count_history(eviction.channel, -(freed as isize));
         (count, freed)
     }
 

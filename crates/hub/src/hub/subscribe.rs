@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::Hub;
-use super::forms::FILTERS_BYTES_MAX;
 use crate::channel::{
     Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, SKIPS_OWN_JOIN,
     Subscriber, Subscription, SubscriptionState,
@@ -15,6 +14,7 @@ use crate::config::Now;
 use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Subscribed};
+use crate::filter_shares::FilterOwner;
 use crate::message::{HubMessageKind, SubscribeRequest};
 use crate::options::{ChannelOptions, ChannelRef, RecoveryMode};
 use crate::pending_requests::{PendingSubscribe, SubscriptionMode, Waiter};
@@ -24,7 +24,6 @@ use crate::session::POLL;
 use crate::session_id::SessionId;
 use crate::shares::Owner;
 use crate::slots::NONE;
-use crate::tag_filter::TagFilter;
 
 /// The position to recover from.
 #[derive(Clone, Copy)]
@@ -116,9 +115,10 @@ impl Hub {
         }
         let since = Since { recover: subscribe.recover, rejects: subscribe.reject_unrecovered };
         let recover = since.recover;
-        let filter_bytes = subscribe.filter.as_ref().map_or(0, TagFilter::bytes);
-        if filter_bytes > 0 && self.filter_bytes + filter_bytes > FILTERS_BYTES_MAX {
-            return Err(Error::LimitExceeded);
+        if let Some(filter) = &subscribe.filter {
+            let owner = self.sessions[slot].owner;
+            let of = FilterOwner { owner, namespace: self.shares.namespace(&options.namespace) };
+            self.filter_shares.check(of, filter.bytes(), self.config.filter_bytes_max)?;
         }
         let listed = options.presence || options.join_leave;
         let local = !listed

@@ -130,6 +130,7 @@ impl From<dunlin_hub::Error> for Error<'static> {
         match error {
             Hub::AlreadySubscribed => ErrorCode::AlreadySubscribed.into(),
             Hub::LimitExceeded => ErrorCode::LimitExceeded.into(),
+            Hub::FiltersFull => ErrorCode::TooManyRequests.with_reason(error),
             Hub::PublicationTooLarge => ErrorCode::LimitExceeded.with_reason(error),
             Hub::ChannelName => ErrorCode::BadRequest.with_reason(error),
             Hub::BadRequest => ErrorCode::BadRequest.into(),

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::error::{ApiError, ApiErrorCode};
 use super::method::{Method, unknown};
 use super::request::Request;
+use super::response::check_commands;
 
 /// The body of `POST /api/batch`.
 #[derive(Debug)]
@@ -34,12 +35,14 @@ impl<'a> Batch<'a> {
     /// Reads the body.
     ///
     /// # Errors
-    /// "bad request" if the body is not a batch. An invalid command is an `Err` in [`Batch::commands`] instead.
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
+    /// "bad request" if the body is not a batch, "limit exceeded" if it has more than `commands_max` commands. An invalid
+    /// command is an `Err` in [`Batch::commands`] instead.
+    pub(crate) fn parse(body: &'a [u8], commands_max: usize) -> Result<Batch<'a>, ApiError> {
         if body.trim_ascii().is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
         }
         let body: BatchParams<'a> = json::from_slice(body)?;
+        check_commands(body.commands.len(), commands_max)?;
         let texts: Vec<_> = body.commands.iter().map(|raw| raw.get().as_bytes()).collect();
         let commands =
             texts.iter().enumerate().map(|(at, text)| Batch::command(at, text)).collect();

@@ -97,6 +97,11 @@ impl ApiError {
         ApiError { nodes: Some(Box::new(nodes)), ..self }
     }
 
+    /// Returns the same error without its message, for a response without room for it.
+    pub(crate) const fn without_message(&self) -> ApiError {
+        ApiError { code: self.code, message: Cow::Borrowed(""), malformed: false }
+    }
+
     /// Returns the HTTP status of a response with this error: 400 if the body is not a valid request, else 200.
     pub(crate) const fn status(&self) -> u16 {
         if self.malformed { 400 } else { 200 }

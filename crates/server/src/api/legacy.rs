@@ -11,6 +11,7 @@ use super::error::{ApiError, ApiErrorCode};
 use super::member::members;
 use super::method::{Method, unknown};
 use super::request::Request;
+use super::response::check_commands;
 
 /// One command of the single endpoint.
 #[derive(Debug)]
@@ -36,8 +37,8 @@ impl LegacyCommand {
     /// Reads the body: a sequence of JSON objects, with or without line ends between them.
     ///
     /// # Errors
-    /// "bad request" if the body is anything else.
-    pub(crate) fn parse(body: &[u8]) -> Result<Vec<LegacyCommand>, ApiError> {
+    /// "bad request" if the body is anything else, "limit exceeded" if it has more than `commands_max` of them.
+    pub(crate) fn parse(body: &[u8], commands_max: usize) -> Result<Vec<LegacyCommand>, ApiError> {
         let mut commands = Vec::new();
         for raw in serde_json::Deserializer::from_slice(body).into_iter::<&RawValue>() {
             let raw = raw.map_err(|error| {
@@ -52,6 +53,7 @@ impl LegacyCommand {
                 _ => b"{}".to_vec(),
             };
             commands.push(LegacyCommand { id: command.id, method, params });
+            check_commands(commands.len(), commands_max)?;
         }
         if commands.is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));

@@ -65,14 +65,20 @@ impl LenientReader {
     ///
     /// # Errors
     /// As [`Batch::parse`].
-    pub(crate) fn batch<'a>(&'a self, body: &'a [u8]) -> Result<Batch<'a>, ApiError> {
-        let batch = Batch::parse(body);
+    pub(crate) fn batch<'a>(
+        &'a self,
+        body: &'a [u8],
+        commands_max: usize,
+    ) -> Result<Batch<'a>, ApiError> {
+        let batch = Batch::parse(body, commands_max);
         let is_right = batch.as_ref().is_ok_and(|batch| batch.commands.iter().all(Result::is_ok));
         if self.strict || is_right {
             return batch;
         }
         match self.without(|known| known.batch(body)) {
-            Some(known) => Batch::parse(&known.body).map_err(|error| known.named_in(error)),
+            Some(known) => {
+                Batch::parse(&known.body, commands_max).map_err(|error| known.named_in(error))
+            }
             None => batch,
         }
     }

@@ -37,7 +37,8 @@ pub(crate) use lenient::LenientReader;
 pub(crate) use method::Method;
 pub(crate) use request::Request;
 pub(crate) use response::{
-    CommandOutcome, CommandResult, NodeFacts, write_batch, write_legacy, write_response,
+    CommandOutcome, CommandResult, NodeFacts, check_channels, commands_max, write_batch,
+    write_legacy, write_response,
 };
 
 #[cfg(test)]

@@ -53,18 +53,89 @@ pub(crate) struct NodeFacts<'a> {
     pub(crate) uptime_s: u64,
 }
 
-/// Writes the response to `POST /api/METHOD`.
-pub(crate) fn write_response(out: &mut Vec<u8>, answer: &CommandResult, node: &NodeFacts<'_>) {
+/// Bytes that each command of a call has in the response, at least: enough for [`no_room`].
+const ANSWER_BYTES_MIN: usize = 80;
+/// Bytes that each channel of a broadcast has in the response, at least: enough for its error code.
+const PART_BYTES_MIN: usize = 48;
+/// Bytes around the answers.
+const FRAME_BYTES: usize = 64;
+
+/// Returns how many commands one call may have: as many as a response of `bytes_max` bytes has room for, whatever comes of them.
+pub(crate) fn commands_max(bytes_max: usize) -> usize {
+    bytes_max.saturating_sub(FRAME_BYTES) / ANSWER_BYTES_MIN
+}
+
+/// Checks that a call has at most `max` commands.
+///
+/// # Errors
+/// "limit exceeded".
+pub(crate) fn check_commands(commands: usize, max: usize) -> Result<(), ApiError> {
+    check_count(commands, max, "commands")
+}
+
+/// Checks that a response of `bytes_max` bytes has room for the outcome of so many channels of a broadcast.
+///
+/// # Errors
+/// "limit exceeded".
+pub(crate) fn check_channels(channels: usize, bytes_max: usize) -> Result<(), ApiError> {
+    let max = bytes_max.saturating_sub(FRAME_BYTES) / PART_BYTES_MIN;
+    check_count(channels, max, "channels")
+}
+
+fn check_count(count: usize, max: usize, what: &str) -> Result<(), ApiError> {
+    if count <= max {
+        return Ok(());
+    }
+    let why = format_args!(
+        "{count} {what} where limits.answer_bytes_max has room for the answers to {max}; send several requests"
+    );
+    Err(ApiErrorCode::LimitExceeded.with_reason(why))
+}
+
+/// Several answers that share a response.
+struct SharedRoom {
+    bytes_max: usize,
+    /// Answers that are still to be written, and the least that each of them needs.
+    left: usize,
+    each_bytes: usize,
+}
+
+impl SharedRoom {
+    fn new(bytes_max: usize, answers: usize, each_bytes: usize) -> SharedRoom {
+        SharedRoom { bytes_max: bytes_max.saturating_sub(FRAME_BYTES), left: answers, each_bytes }
+    }
+
+    /// Writes the first form of the next answer that leaves enough room for those behind it, otherwise the last form.
+    fn write(&mut self, out: &mut Vec<u8>, forms: &[&dyn Fn(&mut Vec<u8>)]) {
+        self.left = self.left.saturating_sub(1);
+        let before = out.len();
+        for form in forms {
+            out.truncate(before);
+            form(out);
+            if out.len() + self.left * self.each_bytes <= self.bytes_max {
+                return;
+            }
+        }
+    }
+}
+
+/// Writes the response to `POST /api/METHOD`. `bytes_max` bounds the response to a broadcast.
+pub(crate) fn write_response(
+    out: &mut Vec<u8>,
+    answer: &CommandResult,
+    node: &NodeFacts<'_>,
+    bytes_max: usize,
+) {
     let mut response = Object::begin(out);
     match answer {
-        Ok(outcome) => outcome.write(response.key("result"), node),
+        Ok(outcome) => outcome.write(response.key("result"), node, bytes_max),
         Err(error) => error.write(response.key("error")),
     }
     response.end();
 }
 
 /// Writes the response to `POST /api/batch`: a reply for each command, in order. The method is `None` for a command
-/// without one. A reply that would make the response longer than `bytes_max` bytes is replaced by an error.
+/// without one. A reply, error or not, that would make the response longer than `bytes_max` bytes is replaced by a short error.
 pub(crate) fn write_batch(
     out: &mut Vec<u8>,
     replies: &[(Option<Method>, CommandResult)],
@@ -74,24 +145,33 @@ pub(crate) fn write_batch(
     let mut response = Object::begin(out);
     let list = response.key("replies");
     list.push(b'[');
+    let mut room = SharedRoom::new(bytes_max, replies.len(), ANSWER_BYTES_MIN);
     for (at, (method, answer)) in replies.iter().enumerate() {
         if at > 0 {
             list.push(b',');
         }
-        let before = list.len();
-        let mut reply = Object::begin(list);
-        match (answer, method) {
-            (Ok(outcome), Some(method)) => outcome.write(reply.key(method.name()), node),
-            (Ok(_), None) => {}
-            (Err(error), _) => error.write(reply.key("error")),
-        }
-        reply.end();
-        if list.len() > bytes_max && answer.is_ok() {
-            list.truncate(before);
-            let mut reply = Object::begin(list);
-            too_long(bytes_max).write(reply.key("error"));
+        let reply = |out: &mut Vec<u8>| {
+            let mut reply = Object::begin(out);
+            match (answer, method) {
+                (Ok(outcome), Some(method)) => {
+                    outcome.write(reply.key(method.name()), node, bytes_max);
+                }
+                (Ok(_), None) => {}
+                (Err(error), _) => error.write(reply.key("error")),
+            }
             reply.end();
-        }
+        };
+        let refused = |error: &ApiError, out: &mut Vec<u8>| {
+            let mut reply = Object::begin(out);
+            error.write(reply.key("error"));
+            reply.end();
+        };
+        room.write(
+            list,
+            &[&reply, &|out| refused(&too_long(bytes_max), out), &|out| {
+                refused(&no_room(answer), out)
+            }],
+        );
     }
     list.push(b']');
     response.end();
@@ -103,6 +183,14 @@ fn too_long(bytes_max: usize) -> ApiError {
     ApiErrorCode::LimitExceeded.with_reason(why)
 }
 
+/// Returns the shortest error that replaces a reply: a failed command keeps its code.
+fn no_room(answer: &CommandResult) -> ApiError {
+    match answer {
+        Ok(_) => ApiErrorCode::LimitExceeded.into(),
+        Err(error) => error.without_message(),
+    }
+}
+
 /// Writes the response to `POST /api`: one line for each command, in order, with its id. `bytes_max` bounds it as in
 /// [`write_batch`].
 pub(crate) fn write_legacy(
@@ -111,32 +199,35 @@ pub(crate) fn write_legacy(
     node: &NodeFacts<'_>,
     bytes_max: usize,
 ) {
+    let mut room = SharedRoom::new(bytes_max, replies.len(), ANSWER_BYTES_MIN);
     for (at, (id, answer)) in replies.iter().enumerate() {
         if at > 0 {
             out.push(b'\n');
         }
-        let before = out.len();
         let write = |out: &mut Vec<u8>, answer: Result<&CommandOutcome, &ApiError>| {
             let mut reply = Object::begin(out);
             if *id > 0 {
                 reply.integer("id", *id);
             }
             match answer {
-                Ok(outcome) => outcome.write(reply.key("result"), node),
+                Ok(outcome) => outcome.write(reply.key("result"), node, bytes_max),
                 Err(error) => error.write(reply.key("error")),
             }
             reply.end();
         };
-        write(out, answer.as_ref());
-        if out.len() > bytes_max && answer.is_ok() {
-            out.truncate(before);
-            write(out, Err(&too_long(bytes_max)));
-        }
+        room.write(
+            out,
+            &[
+                &|out| write(out, answer.as_ref()),
+                &|out| write(out, Err(&too_long(bytes_max))),
+                &|out| write(out, Err(&no_room(answer))),
+            ],
+        );
     }
 }
 
 impl CommandOutcome {
-    fn write(&self, out: &mut Vec<u8>, node: &NodeFacts<'_>) {
+    fn write(&self, out: &mut Vec<u8>, node: &NodeFacts<'_>, bytes_max: usize) {
         match self {
             CommandOutcome::Done => out.extend_from_slice(b"{}"),
             CommandOutcome::Sent(clients) => {
@@ -150,16 +241,25 @@ impl CommandOutcome {
                 let mut result = Object::begin(out);
                 let list = result.key("responses");
                 list.push(b'[');
+                let mut room = SharedRoom::new(bytes_max, responses.len(), PART_BYTES_MIN);
                 for (at, response) in responses.iter().enumerate() {
                     if at > 0 {
                         list.push(b',');
                     }
-                    let mut object = Object::begin(list);
-                    match response {
-                        Ok(published) => write_published(object.key("result"), published),
-                        Err(error) => error.write(object.key("error")),
-                    }
-                    object.end();
+                    let write = |out: &mut Vec<u8>, response: Result<&Published, &ApiError>| {
+                        let mut object = Object::begin(out);
+                        match response {
+                            Ok(published) => write_published(object.key("result"), published),
+                            Err(error) => error.write(object.key("error")),
+                        }
+                        object.end();
+                    };
+                    // Without room, where a publication is, and why there is none, is left out.
+                    let short = |out: &mut Vec<u8>| match response {
+                        Ok(_) => write(out, Ok(&Published::default())),
+                        Err(error) => write(out, Err(&error.without_message())),
+                    };
+                    room.write(list, &[&|out| write(out, response.as_ref()), &short]);
                 }
                 list.push(b']');
                 result.end();

@@ -38,7 +38,7 @@ fn published(offset: u64) -> Published {
 fn written(answer: &CommandResult) -> Value {
     let node = NodeFacts { uid: "u", name: "host", version: "0.1.0", uptime_s: 7 };
     let mut out = Vec::new();
-    write_response(&mut out, answer, &node);
+    write_response(&mut out, answer, &node, usize::MAX);
     serde_json::from_slice(&out).unwrap()
 }
 
@@ -205,7 +205,7 @@ fn a_batch_ignores_what_its_commands_do_not_know() {
     let body = br#"{"commands":[{"publish":{"channel":"a","data":1,"b":1}},{"publish":{"c":1}},{"teleport":{"d":1}},7,
         {"info":{"e":1}}],"parallel":true,"atomic":true}"#;
     let lenient = LenientReader::default();
-    let batch = lenient.batch(body).unwrap();
+    let batch = lenient.batch(body, usize::MAX).unwrap();
     assert!(batch.parallel);
     let is_right: Vec<bool> = batch.commands.iter().map(Result::is_ok).collect();
     assert_eq!(is_right, [true, false, false, false, true]);
@@ -214,7 +214,7 @@ fn a_batch_ignores_what_its_commands_do_not_know() {
     let named = "commands[0].publish.b, commands[1].publish.c, commands[4].info.e, atomic";
     let warning = lenient.warning().unwrap();
     assert_eq!(&*warning, format!("299 - \"ignored unknown fields: {named}\""));
-    assert!(LenientReader::new(true).batch(body).is_err());
+    assert!(LenientReader::new(true).batch(body, usize::MAX).is_err());
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn history_by_limit() {
 #[test]
 fn cent_batches() {
     let body = br#"{"commands":[{"publish":{"channel":"a","data":1}},{"history":{"channel":"a","limit":1}}],"parallel":false}"#;
-    let batch = Batch::parse(body).unwrap();
+    let batch = Batch::parse(body, usize::MAX).unwrap();
     assert!(!batch.parallel);
     let methods: Vec<_> =
         batch.commands.iter().map(|command| command.as_ref().unwrap().method().name()).collect();
@@ -329,7 +329,7 @@ fn cent_batches() {
 fn one_wrong_command_of_a_batch_disturbs_no_other() {
     let body = br#"{"commands":[{"publish":{"channel":"a","data":1}},{"teleport":{}},{"publish":{}},{"publish":{"channel":5}},{},null,
         {"publish":null,"info":{}},{"info":{},"channels":{}}],"parallel":true}"#;
-    let batch = Batch::parse(body).unwrap();
+    let batch = Batch::parse(body, usize::MAX).unwrap();
     assert!(batch.parallel);
     let reported: Vec<_> = batch
         .commands
@@ -360,7 +360,7 @@ fn one_wrong_command_of_a_batch_disturbs_no_other() {
 
 #[test]
 fn a_body_that_is_no_batch() {
-    let error = |body: &str| Batch::parse(body.as_bytes()).unwrap_err();
+    let error = |body: &str| Batch::parse(body.as_bytes(), usize::MAX).unwrap_err();
     assert_eq!(
         error(r#"{"commands":{"publish":{}}}"#).to_string(),
         "107: bad request: commands: invalid type: map, expected a sequence"
@@ -379,7 +379,7 @@ fn gocent_uses_the_single_endpoint() {
         "{\"method\":\"teleport\"}",
         "{\"method\":\"info\"}",
     );
-    let commands = LegacyCommand::parse(body.as_bytes()).unwrap();
+    let commands = LegacyCommand::parse(body.as_bytes(), usize::MAX).unwrap();
     let reported: Vec<_> = commands
         .iter()
         .map(|command| match command.request() {
@@ -401,9 +401,12 @@ fn gocent_uses_the_single_endpoint() {
         String::from_utf8(out).unwrap(),
         "{\"result\":{\"offset\":2,\"epoch\":\"A\"}}\n{\"id\":3,\"error\":{\"code\":102,\"message\":\"unknown channel\"}}"
     );
-    assert_eq!(LegacyCommand::parse(b" ").unwrap_err().status(), 400);
-    assert_eq!(LegacyCommand::parse(b"{\"method\":\"publish\"").unwrap_err().status(), 400);
-    assert_eq!(LegacyCommand::parse(b"[]").unwrap_err().status(), 400);
+    assert_eq!(LegacyCommand::parse(b" ", usize::MAX).unwrap_err().status(), 400);
+    assert_eq!(
+        LegacyCommand::parse(b"{\"method\":\"publish\"", usize::MAX).unwrap_err().status(),
+        400
+    );
+    assert_eq!(LegacyCommand::parse(b"[]", usize::MAX).unwrap_err().status(), 400);
 }
 
 #[test]
@@ -495,6 +498,56 @@ fn a_batch_is_answered_in_order() {
     );
 }
 
+/// Errors were written whatever room there was: 4 MB of refused commands were answered with 39 MB.
+#[test]
+fn response_to_many_commands_ends_at_its_bound_whatever_came_of_them() {
+    let long = ApiErrorCode::BadRequest.with_reason("x".repeat(200));
+    let position = StreamPosition { offset: 1 << 40, epoch: Epoch::from_u64(u64::MAX) };
+    let published = Published { position, suppressed: false };
+    for bytes_max in [65_536, 1 << 20] {
+        let count = commands_max(bytes_max);
+        for answer in [
+            Err(long.clone()),
+            Err(ApiErrorCode::UnknownChannel.into()),
+            Ok(CommandOutcome::Published(published)),
+            Ok(CommandOutcome::Broadcast(vec![Ok(published); 400])),
+        ] {
+            let replies = vec![(Some(Method::Publish), answer.clone()); count];
+            let mut out = Vec::new();
+            write_batch(&mut out, &replies, &NodeFacts::default(), bytes_max);
+            assert!(out.len() <= bytes_max, "{} of {bytes_max}", out.len());
+            let batch: Value = serde_json::from_slice(&out).unwrap();
+            assert_eq!(batch["replies"].as_array().map(Vec::len), Some(count));
+            let replies = vec![(u32::MAX, answer); count];
+            out.clear();
+            write_legacy(&mut out, &replies, &NodeFacts::default(), bytes_max);
+            assert!(out.len() <= bytes_max, "{} of {bytes_max}", out.len());
+            let lines = serde_json::Deserializer::from_slice(&out).into_iter::<Value>();
+            assert_eq!(lines.filter(Result::is_ok).count(), count);
+        }
+        let channels = (1..).take_while(|&count| check_channels(count, bytes_max).is_ok()).count();
+        let parts = [Ok(published), Err(long.clone())].into_iter().cycle().take(channels);
+        let mut out = Vec::new();
+        let broadcast = Ok(CommandOutcome::Broadcast(parts.collect()));
+        write_response(&mut out, &broadcast, &NodeFacts::default(), bytes_max);
+        assert!(out.len() <= bytes_max, "{} of {bytes_max}", out.len());
+        let answer: Value = serde_json::from_slice(&out).unwrap();
+        let responses = answer["result"]["responses"].as_array().unwrap();
+        assert_eq!(responses.len(), channels);
+        assert!(responses.last().unwrap()["error"]["code"] == 107, "a code is never left out");
+    }
+}
+
+#[test]
+fn call_with_more_commands_than_its_response_has_room_for_is_refused_whole() {
+    let body = format!(r#"{{"commands":[{}]}}"#, vec!["{}"; 1_001].join(","));
+    let error = Batch::parse(body.as_bytes(), 1_000).unwrap_err();
+    assert!(error.code == 106 && error.message.contains("answer_bytes_max"), "{error}");
+    assert!(Batch::parse(body.as_bytes(), 1_001).is_ok());
+    let body = "{}\n".repeat(1_001);
+    assert_eq!(LegacyCommand::parse(body.as_bytes(), 1_000).unwrap_err().code, 106);
+}
+
 #[test]
 fn every_method_is_found_by_its_name() {
     for &method in Method::ALL {
@@ -510,8 +563,8 @@ proptest! {
         for &method in Method::ALL {
             let _ = Request::parse(method, body.as_bytes());
         }
-        let _ = Batch::parse(body.as_bytes());
-        let _ = LegacyCommand::parse(body.as_bytes());
+        let _ = Batch::parse(body.as_bytes(), usize::MAX);
+        let _ = LegacyCommand::parse(body.as_bytes(), usize::MAX);
     }
 
     #[test]

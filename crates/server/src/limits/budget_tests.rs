@@ -221,6 +221,29 @@ fn connects_that_are_refused_pay() {
     }
 }
 
+/// Whoever had as many connections as a user may have could ask for more without end: nobody was charged for a connect that
+/// ended its connection.
+#[test]
+fn connects_beyond_the_connections_of_a_user_pay() {
+    const KEY: &str = "the backend's own key, long enough";
+    let cluster = Cluster::start_with(1, |config| {
+        config.limits.connections_per_user_max = 1;
+        config.limits.user_budget =
+            SharedBudget { commands_per_s: 2, burst_ms: 2_000, ..SharedBudget::default() };
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+    });
+    let key = jsonwebtoken::EncodingKey::from_secret(KEY.as_bytes());
+    let claims = serde_json::json!({"sub": "ada"});
+    let token = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+    let body = format!("{{\"id\":1,\"connect\":{{\"token\":\"{token}\"}}}}");
+    let open = || Listener::open(cluster.address, "/connection/http_stream", &body);
+    let (_stays, connected) = open();
+    assert!(connected["connect"].is_object(), "{connected}");
+    let answers: Vec<Value> = (0..20).map(|_| open().1).collect();
+    assert_eq!(answers[0]["push"]["disconnect"]["code"], 3504, "{}", answers[0]);
+    assert_eq!(answers[19]["error"]["code"], 111, "{}", answers[19]);
+}
+
 /// Each of them was added to what the address owed, which kept out others of it for as many seconds afterwards.
 #[test]
 fn connects_that_are_refused_keep_an_address_out_for_a_moment_only() {

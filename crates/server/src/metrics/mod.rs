@@ -21,6 +21,7 @@ metrics! {
     BufferedBytes, Gauge, "connection_buffered_bytes", "Bytes of connections held in buffers: parts of requests and messages, answers that were not read.";
     OutboxBytes, Gauge, "outbox_bytes", "Bytes queued in outboxes for slow clients.";
     HistoryBytes, Gauge, "history_bytes", "Bytes of publications kept in channel histories.";
+    FilterBytes, Gauge, "filter_bytes", "Bytes of the filters that clients have subscribed with.";
     Accepted, Counter, "connections_accepted_total", "Connections accepted.";
     RefusedTotal, Counter, "connections_refused_total", "Connections refused: limits.connections_max reached.";
     RefusedAddress, Counter, "connections_refused_address_limit_total", "Connections refused: limits.connections_per_address_max reached.";

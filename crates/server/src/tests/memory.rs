@@ -127,11 +127,37 @@ fn answers_end_at_a_bound_and_history_goes_on_with_the_next_page() {
     let command = "{\"history\":{\"channel\":\"news\",\"limit\":100}}";
     let commands = vec![command; 500].join(",");
     let answer = cluster.post("/api/batch", &format!("{{\"commands\":[{commands}]}}"));
-    assert!(answer.len() < 256 << 10, "{} bytes", answer.len());
+    assert!(answer.len() <= 64 << 10, "{} bytes", answer.len());
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
     let replies = answer["replies"].as_array().unwrap();
     assert_eq!(replies.len(), 500);
     assert_eq!(replies[499]["error"]["code"], 106, "{}", replies[499]);
+}
+
+/// The bound was one for results alone.
+#[test]
+fn batch_of_refused_commands_is_answered_within_the_bound() {
+    let cluster = Cluster::start_with(1, small);
+    for command in ["{}", "{\"x\":{}}", "{\"publish\":{}}", "{\"history\":{\"channel\":\"\"}}"] {
+        for count in [800, 250_000 / (command.len() + 1)] {
+            let commands = vec![command; count].join(",");
+            let answer = cluster.post("/api/batch", &format!("{{\"commands\":[{commands}]}}"));
+            assert!(answer.len() <= 64 << 10, "{command}: {} bytes", answer.len());
+            if count == 800 {
+                let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+                assert_eq!(answer["replies"].as_array().map(Vec::len), Some(800), "{command}");
+            } else {
+                assert!(answer.contains("limits.answer_bytes_max"), "{command}: {answer}");
+            }
+        }
+        let lines = format!("{{\"method\":\"{}\"}}\n", "x".repeat(40)).repeat(4_000);
+        let answer = cluster.post("/api", &lines);
+        assert!(answer.contains("limits.answer_bytes_max"), "{answer}");
+    }
+    let channels = vec!["\"\""; 50_000].join(",");
+    let broadcast = format!("{{\"channels\":[{channels}],\"data\":1}}");
+    let answer = cluster.post("/api/broadcast", &broadcast);
+    assert!(answer.len() <= 64 << 10, "{} bytes", answer.len());
 }
 
 #[test]

@@ -251,6 +251,7 @@ pub(super) fn hub_config(
         transmit_bytes_max: limits.bus_backlog_bytes_max,
         pending_bytes_max: per_worker(settings.memory.pending_bytes_max),
         history_bytes_max: per_worker(settings.memory.history_bytes_max),
+        filter_bytes_max: per_worker(limits.filter_bytes_max),
         idempotency_keys_max: per_worker(limits.idempotency_keys_max as usize),
         broadcast_quantum: NonZeroU32::new(limits.broadcast_quantum),
         ..HubConfig::default()

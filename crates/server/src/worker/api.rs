@@ -18,7 +18,7 @@ use super::routes::{method_refused, origin_refused};
 use crate::api::request::{BroadcastRequest, HistoryRequest, PublishParams, SendRequest};
 use crate::api::{
     ApiError, ApiErrorCode, Batch, CommandResult, LegacyCommand, LenientReader, Method, NodeFacts,
-    OPENAPI, Request, presented_key, scope, write_response,
+    OPENAPI, Request, check_channels, commands_max, presented_key, scope, write_response,
 };
 use crate::auth::revocation::Revocation;
 use crate::limits::budget::{CommandKind, Rates, Work};
@@ -53,7 +53,7 @@ impl Worker<'_> {
             return self.push_api(cx, conn, method, request);
         }
         let (status, error) = match method {
-            "" => match LegacyCommand::parse(request.body) {
+            "" => match LegacyCommand::parse(request.body, self.commands_max()) {
                 Ok(commands) => return self.legacy_call(cx, conn, request, scope, commands),
                 Err(error) => (error.status(), error),
             },
@@ -68,7 +68,7 @@ impl Worker<'_> {
         };
         self.count(Metric::ApiErrors);
         let mut body = Vec::new();
-        write_response(&mut body, &Err(error), &NodeFacts::default());
+        write_response(&mut body, &Err(error), &NodeFacts::default(), usize::MAX);
         self.answer(cx, conn, &reply::PlainResponse::json(status, body));
     }
 
@@ -180,6 +180,11 @@ impl Worker<'_> {
         LenientReader::new(self.settings.config.api.strict)
     }
 
+    /// How many commands one call may have.
+    fn commands_max(&self) -> usize {
+        commands_max(self.settings.config.limits.answer_bytes_max)
+    }
+
     fn legacy_call(
         &mut self,
         cx: &mut Context<Link>,
@@ -205,7 +210,7 @@ impl Worker<'_> {
         scope: Scope,
     ) -> Result<(), ApiError> {
         let lenient = self.lenient();
-        let batch = lenient.batch(request.body)?;
+        let batch = lenient.batch(request.body, self.commands_max())?;
         let method =
             |command: &Result<Request<'_>, ApiError>| command.as_ref().ok().map(Request::method);
         let slots = batch.commands.iter().map(|c| CommandSlot::new(method(c), 0)).collect();
@@ -353,6 +358,7 @@ impl Worker<'_> {
         broadcast: &BroadcastRequest<'_>,
     ) -> Result<(), ApiError> {
         let Some(conn) = self.api_calls.conn(place.call) else { return Ok(()) };
+        check_channels(broadcast.channels.len(), self.settings.config.limits.answer_bytes_max)?;
         let publish = self.checked(&broadcast.message)?;
         self.api_calls.begin_broadcast(place, broadcast.channels.len());
         let channels = || broadcast.channels.iter().map(|name| &*name.0);

@@ -51,7 +51,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Charges a request of a connection, with or without a session. `Some`: when the next one may start.
+    /// Charges a request of a connection, with or without a session, also one that ended it. `Some`: when the next one may start.
     pub(super) fn charge_request(
         &mut self,
         cx: &mut Context<Link>,
@@ -59,7 +59,7 @@ impl Worker<'_> {
         channel: Option<&str>,
         work: Work,
     ) -> Option<u64> {
-        let &mut link = cx.data(conn).filter(|link| !link.closing)?;
+        let &mut link = cx.data(conn)?;
         let session = link.session();
         let user = session.and_then(|of| self.hub.session(of)).map_or("", |view| view.user);
         let keys = self.keys(session, user, link.peer);
@@ -76,6 +76,9 @@ impl Worker<'_> {
             wait_ms = wait_ms.max(self.charge_namespace(channel, work));
         }
         let goes_on = self.goes_on(conn, taken);
+        if link.closing {
+            return None;
+        }
         (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
     }
 
@@ -132,6 +135,17 @@ impl Worker<'_> {
         match self.namespace_budget(channel) {
             Some(_) => Pending::ChargedCommand { session, id, channel: channel.into() },
             None => Pending::Command { session, id },
+        }
+    }
+
+    /// Charges a connect that was refused to its user, who is known although there is no session. Its address is charged as for
+    /// any other request.
+    pub(super) fn charge_refused(&mut self, user: &str, peer: Peer) {
+        let now_ms = self.clock.now().ms;
+        let [_, of_user, _] = self.keys(None, user, peer);
+        let keys = [None, of_user, None];
+        if self.charge_keys(&keys, Work::default(), now_ms) <= REFUSED_WAIT_MS_MAX {
+            self.charge_keys(&keys, Work { commands: 1, ..Work::default() }, now_ms);
         }
     }
 

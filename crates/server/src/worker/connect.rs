@@ -101,6 +101,7 @@ impl Worker<'_> {
             return self.disconnect(cx, conn, &why);
         }
         if !self.has_room_for(&identity.user) {
+            self.charge_refused(&identity.user, peer);
             self.give_back(cx, accepted.reserved);
             return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
         }

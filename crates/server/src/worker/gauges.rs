@@ -28,6 +28,7 @@ impl Worker<'_> {
         counters.set(Metric::Channels, hub.home_channels);
         counters.set(Metric::OutboxBytes, hub.pending_bytes);
         counters.set(Metric::HistoryBytes, hub.history_bytes);
+        counters.set(Metric::FilterBytes, hub.filter_bytes);
         counters.set(Metric::MessagesIn, hub.publications);
         counters.set(Metric::MessagesOut, hub.deliveries);
         counters.set(Metric::MessagesDropped, hub.dropped);

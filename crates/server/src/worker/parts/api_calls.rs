@@ -500,7 +500,7 @@ impl AnsweredCall {
         }
     }
 
-    /// Returns status and body of the response. The body of several commands has at most `bytes_max` bytes, plus a few for each.
+    /// Returns status and body of the response. The body of several commands, or of a broadcast, has at most `bytes_max` bytes.
     pub(crate) fn encode(mut self, facts: &NodeFacts<'_>, bytes_max: usize) -> (u16, Vec<u8>) {
         let mut body = Vec::new();
         let mut status = 200;
@@ -514,7 +514,7 @@ impl AnsweredCall {
                         false => error.status(),
                     };
                 }
-                write_response(&mut body, &answer, facts);
+                write_response(&mut body, &answer, facts, bytes_max);
             }
             CallForm::Batch => {
                 let replies: Vec<_> =

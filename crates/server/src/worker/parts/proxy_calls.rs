@@ -412,7 +412,9 @@ mod tests {
         let long = format!("{long}X-Forwarded-For: {}", "192.0.2.7,".repeat(100));
         with_headers(&long, |headers| passed.keep_headers(conn, headers, |_| true));
         assert!(lines(&passed).is_empty(), "the last line would have no room");
-        with_headers("X-Forwarded-For: 192.0.2.7", |headers| passed.keep_headers(conn, headers, |_| true));
+        with_headers("X-Forwarded-For: 192.0.2.7", |headers| {
+            passed.keep_headers(conn, headers, |_| true)
+        });
         assert_eq!(lines(&passed), ["192.0.2.7"]);
     }
 
