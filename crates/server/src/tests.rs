@@ -3,6 +3,7 @@
 mod edge;
 mod engines;
 mod memory;
+mod polls;
 pub(crate) mod proxies;
 mod pusher;
 mod turns;
