@@ -9,7 +9,7 @@ fn run(options: &[&str]) {
     let dunlin = env!("CARGO_BIN_EXE_dunlin");
     let output = Command::new(dunlin)
         .args(["bench", "chaos", "--program", dunlin, "--clients", "60", "--channels", "20"])
-        .args(["--rate", "40", "--stay", "2s", "--pause", "1s"])
+        .args(["--polls", "12", "--streams", "12", "--rate", "40", "--stay", "2s", "--pause", "1s"])
         .args(options)
         .output()
         .unwrap();

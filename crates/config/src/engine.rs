@@ -75,7 +75,8 @@ pub struct Engine {
     #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
     pub connect_timeout_ms: u64,
     /// How often the positions of channels without recent messages are compared with the servers, many
-    /// channels at a time. The loss of the last message of a channel is detected within this time.
+    /// channels at a time. The loss of the last message of a channel is detected within this time; of a channel
+    /// that has been silent for five times as long, within four times this time.
     #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
     pub position_check_ms: u64,
     /// A publication with history is acknowledged once so many replicas of its server have it; 0: once the server has it. For

@@ -21,8 +21,13 @@ pub(crate) fn select<'a>(
     filter: &HistoryFilter,
     size: u32,
 ) -> Result<History, Error> {
+    let is_wanted =
+        |frame: &Frame<'_>| !filter.present_epoch || frame.position.epoch == position.epoch;
     let mut decoded = messages.flat_map(|message| {
-        let publications = Frame::parse(message).and_then(|frame| frame.publications());
+        let publications = Frame::parse(message).and_then(|frame| match is_wanted(&frame) {
+            true => frame.publications(),
+            false => Ok(Vec::new()),
+        });
         let (publications, error) = match publications {
             Ok(publications) => (publications, None),
             Err(error) => (Vec::new(), Some(Err(error))),

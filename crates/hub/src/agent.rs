@@ -31,6 +31,8 @@ pub(crate) struct Agent {
     pub(crate) place: u32,
     /// A publication arrived since the last position check.
     pub(crate) heard: bool,
+    /// The position checks without a publication since the last one, at most [`EAGER_CHECKS`] + 1.
+    pub(crate) silent_checks: u8,
     /// The channel is a wildcard.
     pub(crate) is_wildcard: bool,
     /// The channel had no subscribers at the last position check.
@@ -90,6 +92,8 @@ pub(crate) struct Engine {
     /// How many of them, from the end, remain to be checked in the current round.
     pub(crate) unchecked: usize,
     pub(crate) round_began_ms: u64,
+    /// The number of the current round.
+    pub(crate) round: u32,
     pub(crate) next_check_ms: u64,
     /// Bytes of publications held back by its agents.
     pub(crate) held_bytes: usize,
@@ -132,6 +136,7 @@ impl Agent {
             joining: None,
             live: false,
             heard: true,
+            silent_checks: 0,
             idle: false,
             read: None,
             known_top: 0,
@@ -152,6 +157,26 @@ impl Agent {
     }
 }
 
+/// A channel is checked at each interval for so many intervals after its last publication. After that it is at rest, and is
+/// checked at one interval of [`REST_INTERVALS`].
+const EAGER_CHECKS: u8 = 4;
+
+/// See [`EAGER_CHECKS`].
+pub(crate) const REST_INTERVALS: u32 = 4;
+
+impl Agent {
+    /// Whether the channel's position is to be read at this check, the number `round` of its engine. `at`: the index of the
+    /// channel, so that those at rest are not all checked at the same interval.
+    pub(crate) fn is_check_due(&mut self, at: u32, round: u32) -> bool {
+        if std::mem::take(&mut self.heard) {
+            self.silent_checks = 0;
+            return false;
+        }
+        self.silent_checks = (self.silent_checks + 1).min(EAGER_CHECKS + 1);
+        self.silent_checks <= EAGER_CHECKS || round.wrapping_add(at).is_multiple_of(REST_INTERVALS)
+    }
+}
+
 impl Engine {
     pub(crate) fn new(config: EngineConfig, now_ms: u64) -> Self {
         Self {
@@ -159,6 +184,7 @@ impl Engine {
             channels: Vec::new(),
             unchecked: 0,
             round_began_ms: now_ms,
+            round: 0,
             next_check_ms: now_ms + config.position_check_ms,
             held_bytes: 0,
             wildcards: 0,
@@ -176,6 +202,7 @@ impl Engine {
         if self.unchecked == 0 {
             self.unchecked = self.channels.len();
             self.round_began_ms = now_ms;
+            self.round = self.round.wrapping_add(1);
         }
         let slices = self.channels.len().div_ceil(POSITIONS_MAX).clamp(1, SLICES_MAX);
         let size = self.channels.len().div_ceil(slices).next_multiple_of(POSITIONS_MAX);

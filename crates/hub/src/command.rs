@@ -67,6 +67,9 @@ pub struct SubscribeOptions {
     pub join_leave_granted: bool,
     /// Do not send the join of this session to itself.
     pub skip_own_join: bool,
+    /// The server makes the subscription, and the client does not make it again: [`Event::Unsubscribed`](crate::Event)
+    /// says so when it ends.
+    pub server_side: bool,
     /// The user in the presence of this channel; `None`: the session's user.
     pub member: Option<MemberUser>,
     /// Return the presence list with the subscription: [`Subscribed::members`](crate::Subscribed).
@@ -118,6 +121,8 @@ pub struct HistoryFilter {
     pub reverse: bool,
     /// Limit of the bytes of publications after the first one; `None`: no limit. The rest is on the next page.
     pub bytes_max: Option<usize>,
+    /// Only publications of the stream's present epoch: those that no reader of an earlier epoch has. Not with `reverse`.
+    pub present_epoch: bool,
 }
 
 /// Selects sessions of a user, or of all users. All conditions must match.
@@ -176,7 +181,7 @@ pub struct UnsubscribeUser {
 pub struct SubscribeUser {
     /// The sessions.
     pub only: SessionFilter,
-    /// The options; `granted` and `announce` are implied.
+    /// The options; `granted`, `announce` and `server_side` are implied.
     pub subscribe: SubscribeOptions,
     /// Expiry in Unix seconds. Repeated in [`Event::Expires`](crate::Event::Expires) for each session.
     pub expire_at_s: Option<u64>,

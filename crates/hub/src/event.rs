@@ -120,7 +120,7 @@ pub enum Event {
         /// Caused by [`Hub::handle_disconnect_user`](crate::Hub::handle_disconnect_user).
         by_server_api: bool,
     },
-    /// The hub ended a subscription (by a user-wide operation, or because of a gap). The outbox of the client has an
+    /// The server ended an established subscription: a command did, a withdrawal, or a gap. The outbox of the client has an
     /// [`Outgoing::Unsubscribe`](crate::Outgoing).
     Unsubscribed {
         /// The session.
@@ -131,6 +131,10 @@ pub enum Event {
         channel: Arc<str>,
         /// Unsubscribe code.
         code: u32,
+        /// The position of the subscription when it ended: publications up to it were received, or are in the outbox.
+        position: StreamPosition,
+        /// The server had made it.
+        server_side: bool,
     },
 }
 

@@ -359,7 +359,8 @@ mod tests {
     fn history_reads_as_centrifugo_does() {
         let stream = stream(10, 4);
         let read = |since: Option<u64>, limit, reverse| {
-            let filter = HistoryFilter { since: since.map(at), limit, reverse, bytes_max: None };
+            let filter =
+                HistoryFilter { since: since.map(at), limit, reverse, ..Default::default() };
             offsets(&stream.read(&filter).expect("readable").publications)
         };
         assert_eq!(read(None, None, false), [7, 8, 9, 10]);

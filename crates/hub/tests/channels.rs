@@ -79,7 +79,7 @@ fn a_second_subscriber_is_answered_without_asking_home() {
     };
     assert_eq!(subscribed.position.offset, 1);
     assert!(world.hub(0).poll_transmit().is_none());
-    assert_eq!(world.hub(0).position(&channel), Some(subscribed.position));
+    assert_eq!(world.hub(0).position(second, &channel), Some(subscribed.position));
 }
 
 #[test]

@@ -328,7 +328,7 @@ fn a_long_poll_is_woken_once_for_a_burst() {
     let sent = world.flush(1);
     assert_eq!(sent.len(), 1);
     assert!(sent[0].0.poll && sent[0].0.tag == 42);
-    let cursor = world.hub(1).position("c").expect("subscribed");
+    let cursor = world.hub(1).position(poll, "c").expect("subscribed");
     assert_eq!((cursor.offset, cursor.epoch), (3, first.epoch));
     let now = world.now;
     world.hub(1).close_session(now, poll);

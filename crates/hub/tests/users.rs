@@ -248,7 +248,7 @@ fn a_user_is_subscribed_and_unsubscribed_by_the_server() {
     world.hub(1).handle_subscribe_user(now, 9, "ann", ChannelRef::new("news", &options), subscribe);
     assert_eq!(affected(&mut world), 1, "the other one is subscribed already");
     world.publish(1, "news", &options, "two");
-    let epoch = world.hub(0).position("news").expect("subscribed").epoch;
+    let epoch = world.hub(0).position(here, "news").expect("subscribed").epoch;
     assert_eq!(world.read(here), format!("sub news 1 {epoch}\npub news 1 one\npub news 2 two\n"));
     assert_eq!(world.read(there), "pub news 2 two\n");
 

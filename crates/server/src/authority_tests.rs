@@ -600,7 +600,7 @@ fn waiting_poll(cluster: &Cluster, token: &str) -> std::net::TcpStream {
     stream.set_read_timeout(Some(crate::tests::TIMEOUT)).unwrap();
     write!(
         stream,
-        "GET /connection/poll?channel=a&timeout=15&token={token} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        "GET /connection/poll?channel=a&cursor=0&timeout=15&token={token} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     )
     .unwrap();
     let info = |cluster: &Cluster| cluster.post("/api/channels", "{}");

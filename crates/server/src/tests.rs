@@ -4,6 +4,7 @@ mod edge;
 mod engines;
 mod memory;
 mod pages;
+mod polls;
 pub(crate) mod proxies;
 mod pusher;
 mod turns;
@@ -249,6 +250,68 @@ fn draining_says_goodbye_with_a_code_to_come_back_on() {
     }
     drop(listeners);
     cluster.look_after_until(|state| state.workers_left() == 0);
+}
+
+/// Regression: a publisher was refused without a word of whether its message was stored.
+#[test]
+fn call_refused_while_draining_says_that_nothing_was_stored() {
+    let mut cluster = Cluster::start_with(1, |config| {
+        config.shutdown.reconnect_spread_ms = 10_000;
+    });
+    let open = |_| {
+        let stream = TcpStream::connect(cluster.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream
+    };
+    let mut streams: Vec<TcpStream> = (0..40).map(open).collect();
+    // A request of each has been answered, so that all are there.
+    let send = |stream: &mut TcpStream, line: &str, body: &str| {
+        let length = body.len();
+        write!(
+            stream,
+            "{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    };
+    let answer = |stream: &mut TcpStream| {
+        let mut answer = vec![0; 4096];
+        let length = stream.read(&mut answer).unwrap_or(0);
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    };
+    for stream in &mut streams {
+        send(stream, "POST /api/info", "{}").unwrap();
+        assert!(answer(stream).starts_with("HTTP/1.1 200"));
+    }
+    cluster.send(0, BusMessage::Drain);
+    // The goodbyes have begun when the first connection has ended.
+    for stream in &streams {
+        stream.set_nonblocking(true).unwrap();
+    }
+    let deadline = std::time::Instant::now() + TIMEOUT;
+    let has_ended = |stream: &TcpStream| match stream.peek(&mut [0]) {
+        Ok(length) => length == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    };
+    while !streams.iter().any(has_ended) {
+        assert!(std::time::Instant::now() < deadline, "no connection ends");
+        std::thread::yield_now();
+    }
+    let mut refused = 0;
+    for stream in &mut streams {
+        stream.set_nonblocking(false).unwrap();
+        for line in ["POST /api/publish", "POST /api/batch", "POST /api/push"] {
+            if send(stream, line, "{\"channel\":\"a\",\"data\":1}").is_err() {
+                break;
+            }
+            let answer = answer(stream);
+            if answer.is_empty() {
+                break;
+            }
+            assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+            assert!(answer.contains("nothing was stored"), "{answer}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "some connections were still open");
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub(super) struct Shared {
 pub(super) struct Counts {
     /// Connects that were answered.
     pub(super) connects: AtomicU64,
+    /// Long-polls that were answered.
+    pub(super) polls: AtomicU64,
     /// Moves on the client's own schedule, and connections that ended for other reasons.
     pub(super) moves: AtomicU64,
     pub(super) cut: AtomicU64,
@@ -91,7 +93,18 @@ impl Shared {
         (client * CHANNELS + at) % self.ledger.channels()
     }
 
-    /// Returns the number of clients that follow a channel.
+    /// Returns the first channel that clients over plain HTTP follow. Its presence changes with each of their requests.
+    pub(super) fn first_http_channel(&self) -> usize {
+        self.ledger.channels() * 3 / 4
+    }
+
+    /// Returns the channel at index `at` among those that a client over plain HTTP follows.
+    pub(super) fn http_channel(&self, client: usize, at: usize) -> usize {
+        let first = self.first_http_channel();
+        first + (client * CHANNELS + at) % (self.ledger.channels() - first)
+    }
+
+    /// Returns the number of clients with a WebSocket that follow a channel.
     pub(super) fn followers(&self, channel: usize) -> u64 {
         let all = (0..self.clients).flat_map(|client| (0..CHANNELS).map(move |at| (client, at)));
         all.filter(|&(client, at)| self.channel(client, at) == channel).count() as u64
@@ -498,7 +511,7 @@ fn is_channel(name: &Value, channel: usize) -> bool {
 }
 
 /// Returns offset and number of a publication.
-fn read(publication: &Value) -> Option<(u64, u32)> {
+pub(super) fn read(publication: &Value) -> Option<(u64, u32)> {
     let number = publication["data"]["n"].as_u64()?.try_into().ok()?;
     Some((publication["offset"].as_u64()?, number))
 }

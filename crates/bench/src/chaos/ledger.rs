@@ -259,15 +259,58 @@ impl Ledger {
             });
         }
         position.offset = offset;
+        let there = {
+            let position = *position;
+            self.with(channel, |record| *record.places.entry(position).or_insert(number))
+        };
+        if there != number {
+            self.disagree("one position of two messages", {
+                format!("{}, where others have {there}", who())
+            });
+        }
+        self.arrived(channel, client, follower, (number, crosses));
+    }
+
+    /// Records a response to a long-poll, with its messages of one channel, and whether it is notified of a gap there. It is judged
+    /// by what publishers know, and by no offset or cursor. The epoch says only when a loss may be reported later.
+    pub(super) fn polled(
+        &self,
+        channel: usize,
+        client: usize,
+        follower: &mut Follower,
+        (epoch, has_gap): (&str, bool),
+        numbers: &[u32],
+    ) {
+        let epoch = self.with(channel, |record| record.epoch(epoch));
+        let before = follower.position.replace(Position { epoch, offset: 0 });
+        let crosses = before.is_some_and(|before| before.epoch != epoch);
+        if has_gap {
+            if self.loss == Loss::Nothing {
+                let what = format!("c{channel}, client {client}: after {}", follower.last);
+                self.disagree("a gap, and nothing was lost", what);
+            }
+            let owed = std::mem::take(&mut follower.owed);
+            self.notified_late.fetch_add(owed.into(), Ordering::Relaxed);
+            follower.notified = true;
+        }
+        for &number in numbers {
+            self.delivered.fetch_add(1, Ordering::Relaxed);
+            self.arrived(channel, client, follower, (number, crosses));
+        }
+    }
+
+    /// Compares a message that a client received with those before it.
+    fn arrived(
+        &self,
+        channel: usize,
+        client: usize,
+        follower: &mut Follower,
+        (number, crosses): (u32, bool),
+    ) {
+        let who = || format!("c{channel}, client {client}: {number}");
         let (last, notified, owed) = (follower.last, follower.notified, &mut follower.owed);
         (follower.last, follower.notified) = (number, false);
         self.with(channel, |record| {
-            let there = *record.places.entry(*position).or_insert(number);
-            if there != number {
-                self.disagree("one position of two messages", {
-                    format!("{}, where others have {there}", who())
-                });
-            }
             record.delivered = record.delivered.max(number);
             let state = |of: u32| record.states.get(of as usize - 1).copied().unwrap_or_default();
             let doubtful = matches!(state(number), State::Uncertain | State::Acknowledged(true));
@@ -429,6 +472,30 @@ mod tests {
         assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
         ledger.ended(0, 0, &follower);
         assert_eq!(kinds(&ledger), ["a loss without notice"]);
+    }
+
+    /// A poll is judged by what publishers know: its cursor may say anything.
+    #[test]
+    fn poll_that_misses_or_repeats_a_message_disagrees_unless_it_was_notified_of_a_gap() {
+        let (ledger, mut follower) = scene(6);
+        ledger.polled(0, 0, &mut follower, ("a", false), &[1, 2]);
+        ledger.polled(0, 0, &mut follower, ("a", false), &[]);
+        assert!(kinds(&ledger).is_empty(), "{:?}", ledger.result());
+        let mut other = follower;
+        ledger.polled(0, 0, &mut other, ("b", true), &[5]);
+        ledger.polled(0, 0, &mut other, ("b", false), &[6]);
+        ledger.ended(0, 0, &other);
+        assert!(kinds(&ledger).is_empty(), "it was notified: {:?}", ledger.result());
+        ledger.polled(0, 0, &mut follower, ("a", false), &[4]);
+        ledger.polled(0, 0, &mut follower, ("b", true), &[3]);
+        ledger.ended(0, 0, &follower);
+        assert_eq!(
+            kinds(&ledger),
+            ["a message again or late", "a message that was lost", "an end that is missing"]
+        );
+        let ledger = Ledger::new(1, Loss::Nothing);
+        ledger.polled(0, 0, &mut Follower::default(), ("a", true), &[]);
+        assert_eq!(kinds(&ledger), ["a gap, and nothing was lost"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod clients;
 mod deployment;
 mod faults;
+mod http;
 mod ledger;
 mod nats;
 mod proxy;
@@ -21,16 +22,19 @@ use serde_json::{Value, json};
 use self::clients::{Phase, Progress, Shared};
 use self::deployment::{Layout, ReadFrom};
 use self::faults::{Chance, Fault, Loss, Stage};
+use self::http::Transport;
 use self::ledger::Ledger;
 use crate::fleet::{Node, SETTINGS};
 use dunlin_load::client::Client;
 use dunlin_load::url::duration;
-use dunlin_load::{Error, ExitStatus, Output, Scratch, say};
+use dunlin_load::{Context as _, Error, ExitStatus, Output, Scratch, say};
 use dunlin_wire::backoff::Jitter;
 
 /// Without progress for this long, missing subscriptions and messages count as lost.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 const CLIENT_THREADS: usize = 2;
+/// Stack of the thread of a client over plain HTTP.
+const HTTP_STACK_BYTES: usize = 256 << 10;
 const PUBLISHERS: usize = 8;
 /// Channels whose presence is compared with the actual followers.
 const PRESENCES: usize = 20;
@@ -59,11 +63,18 @@ pub struct Chaos {
     /// How long things go wrong
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
     duration: Duration,
-    /// Clients, each of which follows two channels
+    /// Clients with a WebSocket, each of which follows two channels
     #[arg(long, default_value_t = 10_000)]
     clients: usize,
+    /// Further clients that poll
+    #[arg(long, default_value_t = 100)]
+    polls: usize,
+    /// Further clients with a unidirectional stream: a third each over server-sent events, as an `EventSource` that reconnects
+    /// with its first URL, and over HTTP streams
+    #[arg(long, default_value_t = 99)]
+    streams: usize,
     /// Channels
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(8..))]
     channels: u64,
     /// Messages a second, over all channels
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..))]
@@ -106,7 +117,9 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
     let ledger = Ledger::new(options.channels as usize, loss);
     let nodes = stage.nodes.iter().map(|node| node.client).collect();
     let shared = Arc::new(Shared::new(ledger, nodes, options.clients, options.stay));
-    let progress: Vec<Progress> = (0..CLIENT_THREADS).map(|_| Progress::default()).collect();
+    let others = options.polls + options.streams;
+    let progress: Vec<Progress> =
+        (0..CLIENT_THREADS + others).map(|_| Progress::default()).collect();
     let over = AtomicBool::new(false);
 
     std::thread::scope(|scope| {
@@ -115,6 +128,18 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
             let shared = &shared;
             threads
                 .push(scope.spawn(move || clients::run(shared, progress, clients, options.seed)));
+        }
+        let mut http_threads = Vec::new();
+        for (index, progress) in progress[CLIENT_THREADS..].iter().enumerate() {
+            let transport = match index.checked_sub(options.polls) {
+                None => Transport::Poll,
+                Some(stream) => Transport::of_stream(stream),
+            };
+            let (shared, number, seed) = (&shared, options.clients + index, options.seed);
+            let thread = std::thread::Builder::new().stack_size(HTTP_STACK_BYTES);
+            let client = move || http::run(shared, progress, number, transport, seed);
+            http_threads
+                .push(thread.spawn_scoped(scope, client).context("cannot start another thread")?);
         }
         let every = Duration::from_secs_f64(options.channels as f64 / f64::from(options.rate));
         let mut publishers = Vec::new();
@@ -139,6 +164,9 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
         for thread in threads {
             thread.join().map_err(|_| Error::new("a thread of clients panicked"))??;
         }
+        for thread in http_threads {
+            thread.join().map_err(|_| Error::new("the thread of a client panicked"))?;
+        }
         settled
     })?;
 
@@ -152,6 +180,8 @@ pub(crate) fn run(options: &Chaos) -> Result<ExitStatus, Error> {
         "upgraded": options.upgrade.is_some(),
         "nodes": options.nodes,
         "clients": options.clients,
+        "polls": options.polls,
+        "streams": options.streams,
         "channels": options.channels,
         "seconds": options.duration.as_secs(),
         "seed": options.seed,
@@ -198,7 +228,7 @@ fn settle(stage: &Stage, shared: &Shared, progress: &[Progress], seed: u64) -> R
     // Waits until the counts include the turn in which the last message arrived.
     std::thread::sleep(Duration::from_secs(1));
     wait(|| missing(progress) + sum(progress, |progress| &progress.behind));
-    for channel in 0..shared.ledger.channels().min(PRESENCES) {
+    for channel in 0..shared.first_http_channel().min(PRESENCES) {
         if !presence(shared, channel) {
             break;
         }
@@ -264,6 +294,7 @@ fn counts(shared: &Shared) -> Value {
     let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
     json!({
         "connects": of(&counts.connects),
+        "polls": of(&counts.polls),
         "moves": of(&counts.moves),
         "cut": of(&counts.cut),
         "recovered": of(&counts.recovered),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dunlin_hub::engine::{EngineEvent, Lineage};
-use dunlin_hub::{Error, StreamPosition};
+use dunlin_hub::{Epoch, Error, StreamPosition};
 use serde_json::json;
 
 use super::NatsEngine;
@@ -40,6 +40,7 @@ pub(super) struct Reader {
 struct StreamMessage {
     frame: Vec<u8>,
     kind: FrameKind,
+    epoch: Epoch,
     /// Sequences of the messages before it, newest first.
     before: Vec<u64>,
     /// The offset of its first publication; without publications, that of the next message's first one.
@@ -62,6 +63,7 @@ impl StreamMessage {
         Some(Self {
             frame: rest.to_vec(),
             kind,
+            epoch: frame.position.epoch,
             before: state?.before,
             first_offset: publications.first().map_or(offset + 1, |(first, _)| first.offset),
             offset,
@@ -73,8 +75,13 @@ impl StreamMessage {
 impl Reader {
     /// Drops the messages outside the answer or beyond its size. Returns whether older ones are needed.
     fn trim(&mut self) -> bool {
-        let counts = |message: &StreamMessage| message.kind == FrameKind::Publications;
-        let removal = |message: &StreamMessage| message.kind == FrameKind::Cleared;
+        let present = self.read.filter.present_epoch.then_some(self.position.epoch);
+        let is_earlier = |message: &StreamMessage| present.is_some_and(|of| of != message.epoch);
+        let counts = |message: &StreamMessage| {
+            message.kind == FrameKind::Publications && !is_earlier(message)
+        };
+        let removal =
+            |message: &StreamMessage| message.kind == FrameKind::Cleared || is_earlier(message);
         if let Some(newest) = self.messages.values().rev().find(|message| counts(message)) {
             self.newest_ms = self.newest_ms.max(newest.time_ms);
         }

@@ -122,6 +122,12 @@ impl RedisEngine {
                 for channel in &positions.channels {
                     arguments.add(&self.keys.state(partition, channel));
                 }
+                for channel in &positions.channels {
+                    match self.known_now(partition, channel) {
+                        Some(known) => arguments.text(format_args!("{}", known.epoch)),
+                        None => arguments.add(b""),
+                    };
+                }
                 arguments
             }
         }

@@ -11,9 +11,11 @@ use dunlin_wire::resp::Value;
 
 use std::sync::Arc;
 
+use super::config::Layout;
 use super::operation::{Operation, Queued};
 use super::reply::{inherited, position};
 use super::{Pending, RedisEngine};
+use crate::frame::Frame;
 use crate::links::ShardId;
 use crate::select::StreamSlice;
 
@@ -40,6 +42,10 @@ pub(crate) struct HistoryRead {
     pub(crate) page_bytes: usize,
     /// A connection broke while a page was in flight on it.
     was_cut: bool,
+    /// Of a read of the present epoch: the last offset of the entries of earlier epochs on the pages so far, and whether the
+    /// last page ended among them.
+    skipped: u64,
+    skips: bool,
     /// No replica is asked: none can answer, or one was asked and could not.
     pub(crate) latest: bool,
 }
@@ -52,6 +58,8 @@ pub(super) struct Page {
     pub(super) selected: Result<History, Error>,
     /// The size of the next message in bytes; 0 if there is none.
     pub(super) more: usize,
+    /// The last offset of its entries of earlier epochs; 0 if there is none, or they are wanted.
+    skipped: u64,
 }
 
 impl HistoryRead {
@@ -71,6 +79,8 @@ impl HistoryRead {
             epoch: Epoch::NONE,
             page_bytes: FIRST_PAGE_BYTES,
             was_cut: false,
+            skipped: 0,
+            skips: false,
             latest,
         }
     }
@@ -78,7 +88,11 @@ impl HistoryRead {
     /// Returns what is still to be read.
     pub(crate) fn rest(&self) -> HistoryFilter {
         let mut rest = self.filter;
-        let Some(last) = self.publications.last() else { return rest };
+        let Some(last) = self.publications.last() else {
+            let skipped = StreamPosition { offset: self.skipped, epoch: self.epoch };
+            rest.since = (self.skipped > 0).then_some(skipped).or(rest.since);
+            return rest;
+        };
         rest.since = Some(StreamPosition { offset: last.offset(), epoch: self.epoch });
         rest.limit = rest.limit.map(|limit| limit.saturating_sub(self.publications.len() as u32));
         rest.bytes_max = rest.bytes_max.map(|bytes_max| {
@@ -98,8 +112,11 @@ impl HistoryRead {
         let page = match page {
             Ok(page) => page,
             // Since the last page the stream continued in an epoch that inherits nothing of it: it is read from the beginning.
-            Err(Error::UnrecoverablePosition(_)) if !self.publications.is_empty() => {
+            Err(Error::UnrecoverablePosition(_))
+                if !self.publications.is_empty() || self.skipped > 0 =>
+            {
                 self.publications.clear();
+                self.skipped = 0;
                 return None;
             }
             Err(error) => return Some(Err(error)),
@@ -118,7 +135,7 @@ impl HistoryRead {
         self.epoch = page.position.epoch;
         let rest = self.rest();
         let is_full = rest.limit == Some(0) || rest.bytes_max == Some(0);
-        if is_full || more == 0 && !(is_cut && has_limit) {
+        if is_full || more == 0 && !(is_cut && has_limit) && !self.skips {
             let publications = std::mem::take(&mut self.publications);
             return Some(Ok(History { publications, position: page.position }));
         }
@@ -189,7 +206,13 @@ impl RedisEngine {
             Value::Integer(bytes) => usize::try_from(*bytes).unwrap_or_default(),
             _ => 0,
         };
-        Page { position, inherits, selected, more }
+        let earlier = |entry: &Value<'_>| {
+            let frame = Frame::parse(entry.bytes().unwrap_or_default()).ok()?;
+            (frame.position.epoch != position.epoch).then_some(frame.position.offset)
+        };
+        let skips = read.filter.present_epoch && self.config.layout == Layout::Dunlin;
+        let skipped = if skips { entries.iter().rev().find_map(earlier).unwrap_or(0) } else { 0 };
+        Page { position, inherits, selected, more, skipped }
     }
 
     /// Accepts a page: the read ends, or requests the next page.
@@ -200,7 +223,9 @@ impl RedisEngine {
         mut read: Box<HistoryRead>,
         page: Page,
     ) {
-        let Page { position, inherits, selected, more } = page;
+        let Page { position, inherits, selected, more, skipped } = page;
+        read.skips = skipped > read.skipped && skipped < position.offset;
+        read.skipped = read.skipped.max(skipped);
         let (token, channel) = (read.token, Arc::clone(&read.channel));
         let Some(result) = read.take(selected, more) else {
             let queued = Queued::new(Operation::History(read), now_ms, &self.queue_bytes);

@@ -49,7 +49,7 @@ use self::history::HistoryRead;
 use self::keys::Keys;
 use self::known::KnownStream;
 use self::operation::{Batch, Check, Opening, Operation, Positions, Queued};
-use self::partition::{Partition, PartitionState, ServerLink};
+use self::partition::{Doubt, Partition, PartitionState, ServerLink};
 use self::put_off::DeferredAttempt;
 use self::queue_bytes::QueueBytes;
 use self::replica_reads::ReplicaRead;
@@ -406,7 +406,8 @@ impl RedisEngine {
         self.cluster_ready(shard);
         for partition in 0..self.partitions.len() {
             if self.partitions[partition].link == Some(shard) {
-                self.partitions[partition].state = PartitionState::Draining;
+                let place = &mut self.partitions[partition];
+                (place.state, place.doubt) = (PartitionState::Draining, Doubt::None);
                 self.touch(partition);
             }
         }

@@ -43,6 +43,12 @@ pub(crate) struct Partition {
     pub(crate) opening: Vec<Opening>,
     /// The number of requests for the positions of all subscribed channels.
     pub(super) syncs: u32,
+    /// Subscribed channels whose streams the server does not have any more. They are opened again once it is known whether its
+    /// data are of another generation.
+    pub(super) vanished: Vec<Arc<str>>,
+    pub(super) doubt: Doubt,
+    /// Another partition of the server was of a new generation, and the others know.
+    pub(super) doubted_by_other: bool,
     /// Subscribed channels.
     pub(super) subscriptions: HashMap<Arc<str>, Subscription, RandomState>,
     /// The number of unanswered commands that read positions.
@@ -70,6 +76,17 @@ pub(crate) enum PartitionState {
     Refused {
         retry_ms: u64,
     },
+}
+
+/// Whether the generation of the data is asked for though the partition is ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Doubt {
+    #[default]
+    None,
+    /// It is to be asked for.
+    Raised,
+    /// It was asked for.
+    Asked,
 }
 
 impl Partition {

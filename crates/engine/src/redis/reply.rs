@@ -1,5 +1,7 @@
 //! Converts replies to events.
 
+use std::sync::Arc;
+
 use dunlin_hub::engine::{EngineEvent, EnginePosition, Lineage};
 use dunlin_hub::{Epoch, Error, History, HistoryFilter, Published, StreamPosition};
 use dunlin_wire::resp::{ServerError, Value};
@@ -8,7 +10,7 @@ use super::centrifugo_message;
 use super::config::Layout;
 use super::known::KnownStream;
 use super::operation::{Batch, Opening, Operation, Queued};
-use super::partition::{Partition, PartitionState};
+use super::partition::{Doubt, Partition, PartitionState};
 use super::{EVIDENCE_MS, Pending, RETRY_MS, RedisEngine};
 use crate::links::ShardId;
 use crate::select::{StreamSlice, select, select_publications};
@@ -219,7 +221,15 @@ impl RedisEngine {
         let good_ms = self.partitions[partition].good_ms;
         self.data_are_good(now_ms, shard, partition, is_new);
         let place = &mut self.partitions[partition];
+        let vanished = std::mem::take(&mut place.vanished);
+        let by_other = std::mem::take(&mut place.doubted_by_other);
+        place.doubt = Doubt::None;
         if place.state == PartitionState::Ready && !is_new {
+            if !vanished.is_empty() {
+                let openings = vanished.into_iter().map(|channel| Opening { channel, seen: None });
+                place.opening.extend(openings);
+                self.touch(partition);
+            }
             return;
         }
         place.state = PartitionState::Ready;
@@ -230,6 +240,45 @@ impl RedisEngine {
             self.stats.generations += u64::from(before > 0);
         }
         self.reopen(partition, (is_new && before > 0).then_some((before, good_ms)));
+        if is_new && before > 0 && !by_other {
+            self.doubt_others(shard);
+        }
+    }
+
+    /// One partition of a server is of another generation, and so may be its others: each is asked now, and not when it happens
+    /// to be noticed, so that a client is unsubscribed of all its channels at once.
+    fn doubt_others(&mut self, shard: ShardId) {
+        for partition in 0..self.partitions.len() {
+            let place = &mut self.partitions[partition];
+            if place.link == Some(shard) && place.state == PartitionState::Ready {
+                place.doubted_by_other = true;
+                self.doubt(partition);
+            }
+        }
+    }
+
+    /// The server does not have the stream of a subscribed channel any more: it has expired, or the data are lost. Before it begins
+    /// anew it is asked which, or it would begin anew again when that is noticed. Returns the position to give until then.
+    fn vanished(&mut self, partition: usize, channel: &Arc<str>) -> Option<StreamPosition> {
+        let known = self.known_now(partition, channel)?;
+        let place = &mut self.partitions[partition];
+        if place.state != PartitionState::Ready || !place.subscriptions.contains_key(channel) {
+            return None;
+        }
+        if !place.vanished.contains(channel) {
+            place.vanished.push(Arc::clone(channel));
+        }
+        self.doubt(partition);
+        Some(StreamPosition { offset: 0, epoch: known.epoch })
+    }
+
+    /// Asks for the generation of a partition's data.
+    fn doubt(&mut self, partition: usize) {
+        let place = &mut self.partitions[partition];
+        if place.state == PartitionState::Ready && place.doubt == Doubt::None {
+            place.doubt = Doubt::Raised;
+            self.touch(partition);
+        }
     }
 
     fn generation_refused(
@@ -246,6 +295,7 @@ impl RedisEngine {
         if self.keys.is_sharded() && matches!(error, ServerError::Ask { .. }) {
             return self.generation_moves(now_ms, shard, partition, &error);
         }
+        self.partitions[partition].doubt = Doubt::None;
         self.partitions[partition].state = match error {
             ServerError::NoScript => {
                 self.links[usize::from(shard.0)].load = true;
@@ -329,9 +379,17 @@ impl RedisEngine {
                     for (&index, pair) in positions.indices.iter().zip(elements.chunks_exact(2)) {
                         gathering.positions[index as usize] = position(&pair[0], &pair[1]);
                     }
-                    // The next read has to reach these positions.
-                    for (channel, pair) in positions.channels.iter().zip(elements.chunks_exact(2)) {
-                        self.reaches(now_ms, partition, channel, position(&pair[0], &pair[1]));
+                    for (at, pair) in elements.chunks_exact(2).enumerate() {
+                        let Some(channel) = positions.channels.get(at) else { break };
+                        let position = position(&pair[0], &pair[1]);
+                        // The next read has to reach these positions.
+                        self.reaches(now_ms, partition, channel, position);
+                        if position.epoch.is_none()
+                            && let Some(known) = self.vanished(partition, channel)
+                            && let Some(gathering) = self.gatherings.get_mut(&positions.gathering)
+                        {
+                            gathering.positions[positions.indices[at] as usize] = known;
+                        }
                     }
                 }
                 self.gathered(positions.gathering, None);
@@ -499,6 +557,7 @@ impl Partition {
     /// Moves the partition to another connection, or to none.
     pub(super) fn relink(&mut self, link: Option<ShardId>, is_up: bool) {
         self.link = link;
+        self.doubt = Doubt::None;
         self.state = if is_up { PartitionState::Draining } else { PartitionState::Down };
     }
 }

@@ -2,7 +2,7 @@
 
 use super::encode::Arguments;
 use super::operation::{OPENED_MAX, Operation, Queued};
-use super::partition::PartitionState;
+use super::partition::{Doubt, PartitionState};
 use super::{Pending, RedisEngine};
 use crate::links::{LinkFull, Links, ServerRole, ShardId};
 
@@ -93,6 +93,13 @@ impl RedisEngine {
                 links.subscribe(shard, &removals, false);
             }
         }
+        self.ask_generation(partition, shard, links)
+    }
+
+    /// Requests the generation of a partition; its message is the connection's probe, if this partition carries it. Returns false
+    /// if the connection is full.
+    fn ask_generation(&mut self, partition: usize, shard: ShardId, links: &mut impl Links) -> bool {
+        let probe = self.keys.probe(partition, self.id);
         let candidate = self.random();
         let place = &self.partitions[partition];
         let is_away = place.moving.as_ref().is_some_and(|moving| moving.generation_is_away);
@@ -160,6 +167,13 @@ impl RedisEngine {
         }
         if place.state != PartitionState::Ready {
             return;
+        }
+        if place.doubt == Doubt::Raised {
+            place.doubt = Doubt::Asked;
+            if !self.ask_generation(partition, shard, links) {
+                self.partitions[partition].doubt = Doubt::Raised;
+                return self.touch(partition);
+            }
         }
         while self.partitions[partition].opens_in_flight < OPENS_IN_FLIGHT_MAX
             && let Some(queued) = self.next_open(now_ms, partition)

@@ -531,3 +531,50 @@ fn a_publication_above_the_servers_bound_is_refused_and_was_not_stored() {
     }
     assert_eq!(fleet.publish(0, "a", "2").offset, 2, "nothing of it was stored");
 }
+
+/// The partitions of a server lose their data together, and are opened again together: each once.
+#[test]
+fn partitions_of_a_server_that_was_flushed_are_opened_again_at_once_and_once() {
+    let deployment = Deployment::cluster(1);
+    let config = RedisConfig {
+        // Nothing is noticed by the probe.
+        probe_interval_ms: 30_000,
+        ..RedisConfig::new(deployment.topology.clone())
+    };
+    let mut fleet = Fleet::new(&config, 1);
+    let channels: Vec<String> = (0..24).map(|at| format!("room{at}")).collect();
+    let tokens: Vec<u64> =
+        channels.iter().map(|channel| fleet.begin_subscribe(0, channel, KEPT)).collect();
+    for (channel, &token) in channels.iter().zip(&tokens) {
+        fleet.until_subscribed(0, token, 1);
+        fleet.publish(0, channel, "x");
+    }
+    deployment.servers[0].cli(&["FLUSHALL"]);
+    // One channel is published to, or looked at: all partitions are asked.
+    let positions = |channels: &[String]| EngineRequest::Positions {
+        token: 1_000,
+        channels: channels.iter().map(|channel| channel.as_str().into()).collect(),
+    };
+    fleet.ask(0, |_| positions(&channels[..1]));
+    for &token in &tokens {
+        fleet.until_subscribed(0, token, 2);
+    }
+    for channel in &channels {
+        fleet.publish(0, channel, "y");
+    }
+    fleet.ask(0, |_| EngineRequest::Positions {
+        token: 1_001,
+        channels: channels.iter().map(|channel| channel.as_str().into()).collect(),
+    });
+    fleet.until("checked", |nodes| {
+        let is_last = |event: &EngineEvent| {
+            matches!(event, EngineEvent::Positions { token: 1_001, result: Ok(_) })
+        };
+        nodes[0].events.iter().any(is_last)
+    });
+    for (channel, &token) in channels.iter().zip(&tokens) {
+        let positions = fleet.subscribed(0, token);
+        assert_eq!(positions.len(), 2, "{channel}: {positions:?}");
+        assert_eq!(positions[1].position.offset, 0, "{channel} is of the new data");
+    }
+}

@@ -156,7 +156,7 @@ fn history_reads_as_that_of_memory_does() {
             assert_eq!(top.offset, 250);
             let mut read = |since: Option<u64>, limit, reverse| {
                 let since = since.map(|offset| StreamPosition { offset, ..top });
-                let filter = HistoryFilter { since, limit, reverse, bytes_max: None };
+                let filter = HistoryFilter { since, limit, reverse, ..HistoryFilter::default() };
                 let history = fleet.history(1, channel, filter).unwrap();
                 assert_eq!(history.position, top);
                 for publication in &history.publications {
@@ -191,8 +191,12 @@ fn history_reads_as_that_of_memory_does() {
             for reverse in [false, true] {
                 let (mut since, mut offsets) = (None, Vec::new());
                 loop {
-                    let filter =
-                        HistoryFilter { since, reverse, bytes_max: Some(1_000), limit: None };
+                    let filter = HistoryFilter {
+                        since,
+                        reverse,
+                        bytes_max: Some(1_000),
+                        ..Default::default()
+                    };
                     let page = fleet.history(1, channel, filter).unwrap().publications;
                     let Some(last) = page.last() else { break };
                     since = Some(StreamPosition { offset: last.offset(), ..top });

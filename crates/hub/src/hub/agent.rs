@@ -442,12 +442,13 @@ impl Hub {
         for engine in 0..self.engines.configs.len() {
             if self.engines.configs[engine].next_check_ms <= now_ms {
                 let slice = self.engines.configs[engine].begin_check(now_ms);
-                self.check_channels(self.engines.configs[engine].config.id, &slice);
+                let Engine { config, round, .. } = self.engines.configs[engine];
+                self.check_channels(config.id, round, &slice);
             }
         }
     }
 
-    fn check_channels(&mut self, engine: EngineId, slice: &[u32]) {
+    fn check_channels(&mut self, engine: EngineId, round: u32, slice: &[u32]) {
         let (mut silent, mut unused) = (Vec::new(), Vec::new());
         for &at in slice {
             let Some(agent) = self.engines.agents.get_mut(&at) else { continue };
@@ -459,10 +460,9 @@ impl Hub {
                 continue;
             }
             agent.idle = false;
-            if agent.live && home.stream.is_some() && !agent.heard {
+            if agent.is_check_due(at, round) && agent.live && home.stream.is_some() {
                 silent.push((at, home.incarnation));
             }
-            agent.heard = false;
         }
         for at in unused {
             self.end_agent(at, Error::EngineUnavailable);

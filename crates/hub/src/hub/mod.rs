@@ -56,7 +56,7 @@ use crate::position::{Epoch, StreamPosition};
 use crate::publication::ClientInfo;
 use crate::remote_members::RemoteMembers;
 use crate::session::Session;
-use crate::session_id::{SESSIONS_MAX, WORKERS_MAX};
+use crate::session_id::{SESSIONS_MAX, SessionId, WORKERS_MAX};
 use crate::shares::Shares;
 use crate::slots::{NONE, Slots};
 use crate::transmit::TransmitQueues;
@@ -346,9 +346,10 @@ impl Hub {
         self.run();
     }
 
-    /// The position of every local subscriber of a channel: received, or in its outbox. `None` if the channel
-    /// has no established subscriber here.
-    pub fn position(&self, channel: &str) -> Option<StreamPosition> {
+    /// The position of a session in a channel: publications up to it were received, or are in its outbox. `None` without
+    /// an established subscription of its own; [`Event::Unsubscribed`] has the position of one that the server ended.
+    pub fn position(&self, id: SessionId, channel: &str) -> Option<StreamPosition> {
+        self.is_subscribed(id, channel).then_some(())?;
         let channel = &self.channels[self.channels.find(&self.names, channel)?];
         channel.joined.then_some(channel.position)
     }

@@ -261,7 +261,7 @@ impl Hub {
         }
         self.stats.engine_reads += 1;
         let since = Some(StreamPosition { offset: since, epoch });
-        let filter = HistoryFilter { since, limit: None, reverse: false, bytes_max };
+        let filter = HistoryFilter { since, bytes_max, ..HistoryFilter::default() };
         let retention = Retention::new(&options, self.config.history_meta_ttl_ms);
         let (token, latest) = (key.into(), what == Purpose::Confirm);
         let request = EngineRequest::History { token, channel, retention, filter, latest };

@@ -107,7 +107,12 @@ impl Hub {
         let action = SessionAction::Subscribe {
             channel: channel.into(),
             options: Arc::clone(options),
-            subscribe: SubscribeOptions { granted: true, announce: true, ..subscribe },
+            subscribe: SubscribeOptions {
+                granted: true,
+                announce: true,
+                server_side: true,
+                ..subscribe
+            },
             expire_at_s,
         };
         self.scatter_to_user(token, user, only, action);
@@ -319,8 +324,7 @@ impl Hub {
             .collect();
         for &at in &ended {
             let name = Arc::clone(&self.channels[self.subscriptions[at].channel].name);
-            self.detach(at, UnsubscribeCause::Server);
-            self.emit_unsubscribed(slot, &name, code);
+            self.end_subscription(at, UnsubscribeCause::Server, code);
             self.enqueue(slot, &Outgoing::Unsubscribe { channel: &name, code, reason });
             if !self.sessions[slot].is_live() {
                 break;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Hub;
 use crate::channel::{
-    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, SKIPS_OWN_JOIN,
-    Subscriber, Subscription, SubscriptionState,
+    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, SERVER_SIDE,
+    SKIPS_OWN_JOIN, Subscriber, Subscription, SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -83,11 +83,12 @@ impl Hub {
             Some((slot, self.subscription_to(slot, channel)?))
         });
         let Some((slot, subscription)) = subscription else { return false };
-        let cause =
-            if notify.is_some() { UnsubscribeCause::Server } else { UnsubscribeCause::Client };
-        self.detach(subscription, cause);
-        if let Some((code, reason)) = notify {
-            self.enqueue(slot, &Outgoing::Unsubscribe { channel, code, reason });
+        match notify {
+            Some((code, reason)) => {
+                self.end_subscription(subscription, UnsubscribeCause::Server, code);
+                self.enqueue(slot, &Outgoing::Unsubscribe { channel, code, reason });
+            }
+            None => self.detach(subscription, UnsubscribeCause::Client),
         }
         self.run();
         true
@@ -128,7 +129,9 @@ impl Hub {
         let info = (listed || says_more).then(|| self.new_client_info(slot, member, chan_info));
         let list_members = subscribe.list_members;
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let flags = flag(listed, LISTED) | flag(subscribe.skip_own_join, SKIPS_OWN_JOIN);
+        let flags = flag(listed, LISTED)
+            | flag(subscribe.skip_own_join, SKIPS_OWN_JOIN)
+            | flag(subscribe.server_side, SERVER_SIDE);
 
         let channel = match known {
             Some(channel) => channel,
@@ -367,7 +370,6 @@ impl Hub {
     /// recover.
     pub(super) fn gap(&mut self, at: u32) {
         const CODE: u32 = code::UNSUBSCRIBE_INSUFFICIENT_STATE;
-        let name = Arc::clone(&self.channels[at].name);
         let incarnation = self.channels[at].incarnation;
         // Messages before the home worker's next reply are for no subscriber.
         self.channels[at].joined = false;
@@ -376,18 +378,28 @@ impl Hub {
         let subscribers = alive.map_or_else(Vec::new, |channel| channel.subscribers.clone());
         for subscriber in subscribers {
             self.stats.gaps += 1;
-            self.detach(subscriber.subscription(), UnsubscribeCause::InsufficientState);
-            self.emit_unsubscribed(subscriber.slot(), &name, CODE);
+            let cause = UnsubscribeCause::InsufficientState;
+            self.end_subscription(subscriber.subscription(), cause, CODE);
         }
     }
 
-    pub(super) fn emit_unsubscribed(&mut self, slot: u32, channel: &Arc<str>, code: u32) {
-        self.events.push_back(Event::Unsubscribed {
-            session: self.id_of(slot),
-            tag: self.sessions[slot].tag,
-            channel: Arc::clone(channel),
-            code,
-        });
+    /// Ends a subscription by the server's decision, and reports where it ended. A pending one is cancelled.
+    pub(super) fn end_subscription(&mut self, at: u32, cause: UnsubscribeCause, code: u32) {
+        let subscription = self.subscriptions[at];
+        let (slot, is_pending) = (subscription.slot(), subscription.is_pending());
+        let channel = &self.channels[subscription.channel];
+        let (name, position) = (Arc::clone(&channel.name), channel.position);
+        self.detach(at, cause);
+        if !is_pending {
+            self.events.push_back(Event::Unsubscribed {
+                session: self.id_of(slot),
+                tag: self.sessions[slot].tag,
+                channel: name,
+                code,
+                position,
+                server_side: subscription.is(SERVER_SIDE),
+            });
+        }
     }
 
     /// Subscriptions of a session, including pending ones.

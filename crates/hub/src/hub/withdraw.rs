@@ -89,9 +89,8 @@ impl Hub {
                 continue;
             }
             const CODE: u32 = code::UNSUBSCRIBE_SERVER;
-            self.detach(at, UnsubscribeCause::Server);
+            self.end_subscription(at, UnsubscribeCause::Server, CODE);
             self.enqueue(slot, &Outgoing::Unsubscribe { channel: &name, code: CODE, reason });
-            self.emit_unsubscribed(slot, &name, CODE);
         }
         withdrawal.next = to;
         self.run();

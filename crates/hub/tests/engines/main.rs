@@ -256,6 +256,33 @@ fn the_last_publication_is_missed_no_longer_than_until_the_next_check() {
     assert_eq!(fleet.nodes[1].read(reader), "pub news 1 last\n");
 }
 
+/// A channel at rest is checked at one interval of four: there are many of them.
+#[test]
+fn position_check_of_a_channel_at_rest_is_rare_and_finds_a_lost_last_publication() {
+    let mut fleet = Fleet::new(2, 1);
+    let options = with_history();
+    let readers: Vec<_> = (0..200).map(|_| fleet.nodes[1].open(0, "")).collect();
+    for (channel, &reader) in readers.iter().enumerate() {
+        fleet.subscribe(1, reader, &format!("c{channel}"), &options, FRESH()).unwrap();
+    }
+    for _ in 0..8 {
+        fleet.pass(CONFIG.position_check_ms);
+    }
+    let before = fleet.positions_read;
+    for _ in 0..20 {
+        fleet.pass(CONFIG.position_check_ms);
+    }
+    let per_interval = (fleet.positions_read - before) / 20;
+    assert!((1..=50).contains(&per_interval), "{per_interval} of 200");
+    fleet.links(1).for_each(|link| link.lose = 1);
+    fleet.publish(0, "c7", &options, publish("last")).unwrap();
+    assert_eq!(fleet.nodes[1].read(readers[7]), "");
+    for _ in 0..5 {
+        fleet.pass(CONFIG.position_check_ms);
+    }
+    assert_eq!(fleet.nodes[1].read(readers[7]), "pub c7 1 last\n");
+}
+
 #[test]
 fn idle_channels_are_checked_together() {
     let mut fleet = Fleet::new(1, 1);

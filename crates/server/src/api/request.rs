@@ -391,7 +391,7 @@ impl HistoryRequest<'_> {
             since: self.since,
             limit: u32::try_from(self.limit).ok(),
             reverse: self.reverse,
-            bytes_max: None,
+            ..HistoryFilter::default()
         }
     }
 }

@@ -2,6 +2,8 @@
 
 #[path = "engines/nats.rs"]
 mod nats;
+#[path = "engines/polls.rs"]
+mod polls;
 #[path = "engines/raw.rs"]
 mod raw;
 #[path = "engines/redis.rs"]

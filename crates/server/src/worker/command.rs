@@ -197,6 +197,7 @@ impl Worker<'_> {
             limit: Some(u32::try_from(request.limit).unwrap_or(max).min(max)),
             reverse: request.reverse,
             bytes_max: Some(options.recovery_bytes_max),
+            ..HistoryFilter::default()
         };
         let pending = self.pending_answer(session, id, &request.channel);
         if let Some(token) = self.token(cx, pending) {

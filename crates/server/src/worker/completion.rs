@@ -1,8 +1,11 @@
 //! Events of the hub: outcomes of operations, and sessions that are to end.
 
+use std::sync::Arc;
+
+use dunlin_hub::code::UNSUBSCRIBE_INSUFFICIENT_STATE;
 use dunlin_hub::{Event, SessionId};
 use dunlin_net::{ConnId, Context};
-use dunlin_protocol::centrifuge::{Reply, SubscribeResult};
+use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, Reply, SubscribeResult};
 
 use super::Worker;
 use super::link::Link;
@@ -19,7 +22,12 @@ impl Worker<'_> {
             let event = self.hub.poll_event();
             // What led to an event is emitted before it.
             self.emit_channel_events();
-            let Some(event) = event else { return };
+            let Some(event) = event else {
+                // Every end of a subscription is known: a poll's positions are those of its outbox.
+                let Some(session) = self.polls.take_due() else { return };
+                self.answer_poll(cx, session);
+                continue;
+            };
             match event {
                 Event::Disconnect { session, tag, code, reason, by_server_api } => {
                     if by_server_api {
@@ -37,12 +45,27 @@ impl Worker<'_> {
                     self.renew_grant(cx, session, &channel, Some(expire_at_s));
                 }
                 // The hub has sent the client a push.
-                Event::Unsubscribed { session, channel, code, .. } => {
-                    self.grants.remove(session, &channel);
-                    self.pusher_unsubscribed(cx, session, code);
-                }
+                Event::Unsubscribed { .. } => self.unsubscribed(cx, event),
                 event => self.complete(cx, event),
             }
+        }
+    }
+
+    /// The server has ended a subscription, and the hub has sent the client a push. The client makes it again and recovers,
+    /// unless its transport or the kind of the subscription does not let it: it is then made to come back.
+    fn unsubscribed(&mut self, cx: &mut Context<Link>, event: Event) {
+        let Event::Unsubscribed { session, ref channel, code, server_side, .. } = event else {
+            return;
+        };
+        self.grants.remove(session, channel);
+        if self.polls.contains(session) {
+            let channel = Arc::clone(channel);
+            return self.poll_progress(cx, session, &channel, event);
+        }
+        self.pusher_unsubscribed(cx, session, code);
+        if server_side && code == UNSUBSCRIBE_INSUFFICIENT_STATE {
+            let (why, now) = (Disconnect::from(DisconnectCode::InsufficientState), self.now(cx));
+            self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
         }
     }
 
@@ -62,6 +85,7 @@ impl Worker<'_> {
         while let Some((pending, event)) = self.large_answers.next() {
             self.answer_pending(cx, pending, event);
         }
+        self.drain_events(cx);
     }
 
     pub(super) fn answer_pending(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dunlin_hub::tenant::has_mark;
-use dunlin_hub::{ChannelRef, NewSession, SessionId};
+use dunlin_hub::{ChannelRef, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
@@ -144,6 +144,7 @@ impl Worker<'_> {
         }
         let now = self.now(cx);
         for ServerSide { channel, options, subscribe, grant, .. } in subscriptions {
+            let subscribe = SubscribeOptions { server_side: true, ..subscribe };
             match self.token(cx, Pending::Connect { session }) {
                 Some(token) => {
                     if let Some(grant) = grant {

@@ -22,7 +22,7 @@ use super::Worker;
 use super::connect::subject_of;
 use super::key_wait::Unverified;
 use super::link::{Link, NO_PARAMS, Peer, Role};
-use super::parts::{Pending, Poll, PollStep};
+use super::parts::{Missed, Pending, Poll, PollStep};
 use super::program::{ImmediateDecision, NO_SESSION};
 use super::reply::PlainResponse;
 use super::subscription::overridden;
@@ -203,14 +203,21 @@ impl Worker<'_> {
                 (name, options, subscribe)
             })
             .collect();
-        let channels = subscriptions
-            .iter()
-            .map(|(name, _, subscribe)| (Arc::clone(name), since(name), subscribe.recoverable));
+        let channels = subscriptions.iter().map(|(name, options, subscribe)| {
+            let missed = match subscribe.recoverable {
+                _ if options.wildcard || !options.keeps_history() => Missed::NotKept,
+                true => Missed::Readable,
+                false => Missed::Withheld,
+            };
+            (Arc::clone(name), since(name), missed)
+        });
         let limits = &self.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
         // A poll that waits ends with its token.
         let token = self.token_facts(identity);
         let timeout_ms = match token.map_or(0, |token| token.ttl_s(now)) {
+            // A client that gives up before the first response would have no position to continue from.
+            _ if subscriptions.iter().any(|(name, ..)| since(name).is_none()) => 0,
             0 => request.timeout_ms,
             ttl_s => request.timeout_ms.min(ttl_s.saturating_mul(1000)),
         };
@@ -232,7 +239,7 @@ impl Worker<'_> {
         self.drain_events(cx);
     }
 
-    /// A subscription or a page of history of a poll.
+    /// A subscription of a poll that was made or has ended, or a page of history.
     pub(super) fn poll_progress(
         &mut self,
         cx: &mut Context<Link>,
@@ -245,7 +252,12 @@ impl Worker<'_> {
             Event::Subscribed { result, .. } => {
                 self.polls.handle_subscribed(session, channel, result, page_max)
             }
-            Event::History { result, .. } => self.polls.handle_history(session, channel, result),
+            Event::History { result, .. } => {
+                self.polls.handle_history(session, channel, result, page_max)
+            }
+            Event::Unsubscribed { position, .. } => {
+                self.polls.handle_unsubscribed(session, channel, position)
+            }
             _ => return,
         };
         match step {
@@ -255,7 +267,7 @@ impl Worker<'_> {
                 self.hub.release(session, |_| {});
                 cx.set_deadline(conn, Some(cx.now_ms() + u64::from(timeout_ms)));
             }
-            PollStep::Respond => self.answer_poll(cx, session),
+            PollStep::Respond => self.polls.make_due(session),
             PollStep::Fail(error) => self.poll_failed(cx, session, error),
         }
     }
@@ -299,7 +311,7 @@ impl Worker<'_> {
                 }
                 self.hub.advance(session, taken);
             }
-            poll.set_positions(|channel| self.hub.position(channel));
+            poll.set_positions(|channel| self.hub.position(session, channel));
         }
         let body = poll.encode();
         if let (Some(view), Some(link)) = (self.hub.session(session), cx.data(poll.conn)) {

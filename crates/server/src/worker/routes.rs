@@ -66,9 +66,10 @@ impl Worker<'_> {
         head: &http::RequestHead<'_>,
     ) -> Option<PlainResponse<'static>> {
         if self.drain.is_some() {
+            // A caller that does not know would have to call with an idempotency key, or twice.
             let answer = PlainResponse::error(
                 503,
-                "the server is going down; connect to another, or again in a moment",
+                "the server is going down, and nothing was stored or changed; connect to another, or again in a moment",
             );
             return Some(answer.header("Retry-After", "1"));
         }

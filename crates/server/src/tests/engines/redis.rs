@@ -228,3 +228,118 @@ fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
         metric(&b, "dunlin_engine_replica_reads_total") > before
     });
 }
+
+/// A Redis Cluster of one primary with all slots.
+fn cluster_of_one() -> Redis {
+    let bus = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = bus.port().to_string();
+    let redis = Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &port]);
+    assert!(redis.command("CLUSTER ADDSLOTSRANGE 0 16383").starts_with("+OK"));
+    until("the cluster is never whole", || {
+        let mut stream = TcpStream::connect(redis.addr).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        write!(stream, "CLUSTER INFO\r\nQUIT\r\n").unwrap();
+        std::io::read_to_string(stream).unwrap().contains("cluster_state:ok")
+    });
+    redis
+}
+
+/// Regression: each of the partitions of a cluster noticed for itself, at its own time, and more than once.
+#[test]
+fn clients_of_a_cluster_that_was_flushed_are_unsubscribed_once() {
+    const ROOMS: usize = 12;
+    let redis = cluster_of_one();
+    let engine = || Engine {
+        topology: EngineTopology::Cluster,
+        addresses: [redis.addr.to_string()].into(),
+        position_check_ms: 500,
+        ..Engine::default()
+    };
+    let (a, b) = (node_on(1, engine()), node_on(2, engine()));
+    let room = |at: usize| format!("room{at}");
+    let follow = |at: usize, mut listener: Listener| {
+        let (mut gaps, mut since) = (0, (0, json!("")));
+        while let Some(push) = listener.next() {
+            if push["pub"]["data"] == 99 {
+                return gaps;
+            }
+            if let Some(offset) = push["pub"]["offset"].as_u64() {
+                since.0 = offset;
+            }
+            if push["unsubscribe"]["code"] == 2500 {
+                gaps += 1;
+                let connect;
+                let positions = recovering(&room(at), since.0, &since.1);
+                (listener, connect) = Listener::connect_to(a.address, &positions);
+                let sub = &connect["connect"]["subs"][room(at)];
+                since = (sub["offset"].as_u64().unwrap_or(0), sub["epoch"].clone());
+                let missed = sub["publications"].as_array().into_iter().flatten();
+                if missed.into_iter().any(|publication| publication["data"] == 99) {
+                    return gaps;
+                }
+            }
+        }
+        panic!("{} is cut off", room(at));
+    };
+    let listeners: Vec<_> = (0..ROOMS).map(|at| Listener::connect(a.address, &room(at))).collect();
+    for at in 0..ROOMS {
+        publish(&b, &room(at), 1);
+    }
+    let gaps: Vec<i32> = std::thread::scope(|scope| {
+        let follow = &follow;
+        let listeners = listeners.into_iter().enumerate();
+        let threads: Vec<_> =
+            listeners.map(|(at, listener)| scope.spawn(move || follow(at, listener))).collect();
+        redis.command("FLUSHALL");
+        // Longer than it takes a node to ask which generation of its data a server has.
+        let since = std::time::Instant::now();
+        while since.elapsed() < std::time::Duration::from_secs(6) {
+            (0..ROOMS).step_by(2).for_each(|at| _ = publish(&b, &room(at), 2));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        (0..ROOMS).for_each(|at| _ = publish(&b, &room(at), 99));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(gaps, [1; ROOMS]);
+}
+
+/// The number of calls of a command that Redis counts, scripts included.
+fn calls(redis: &Redis, command: &str) -> u64 {
+    let mut stream = TcpStream::connect(redis.addr).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    write!(stream, "INFO commandstats\r\nQUIT\r\n").unwrap();
+    let stats = std::io::read_to_string(stream).unwrap();
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    line.and_then(|line| line.strip_prefix("calls=")?.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Regression: each check of a channel was two commands, at each interval.
+#[test]
+fn position_check_of_channels_at_rest_costs_half_a_command_per_channel_and_interval() {
+    const CHANNELS: u64 = 200;
+    const INTERVAL_MS: u64 = 1_000;
+    let redis = Redis::start(&[]);
+    let cluster = node_on(
+        1,
+        Engine {
+            addresses: [redis.addr.to_string()].into(),
+            position_check_ms: INTERVAL_MS,
+            ..Engine::default()
+        },
+    );
+    let subs: serde_json::Map<_, _> =
+        (0..CHANNELS).map(|at| (format!("room{at}"), json!({}))).collect();
+    let mut listener =
+        Listener::connect_to(cluster.address, &json!({ "subs": subs }).to_string()).0;
+    let reads = || calls(&redis, "hget") + calls(&redis, "hmget");
+    // After a publication each of them is checked at each of some intervals.
+    std::thread::sleep(std::time::Duration::from_millis(7 * INTERVAL_MS));
+    let (before, since) = (reads(), std::time::Instant::now());
+    std::thread::sleep(std::time::Duration::from_millis(8 * INTERVAL_MS));
+    let (after, rounds) = (reads(), since.elapsed().as_millis() as u64 / INTERVAL_MS + 1);
+    let per_round = (after - before) as f64 / rounds as f64;
+    assert!(after > before, "they are checked");
+    assert!(per_round <= 0.5 * CHANNELS as f64, "{per_round} commands for {CHANNELS} channels");
+    publish(&cluster, "room7", 1);
+    assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
+}

@@ -10,9 +10,13 @@ use dunlin_protocol::long_poll::{Gap, ResponseChannel, write_publication_item, w
 
 use super::FastMap;
 
-/// The pending polls of one worker, by session.
+/// The pending polls of one worker.
 #[derive(Default)]
-pub(crate) struct Polls(FastMap<SessionId, Poll>);
+pub(crate) struct Polls {
+    of: FastMap<SessionId, Poll>,
+    /// Polls to respond to, once no event of the hub is left: the end of a subscription may be among them.
+    due: Vec<SessionId>,
+}
 
 /// A long-poll that waits for its response.
 pub(crate) struct Poll {
@@ -37,11 +41,25 @@ struct PollChannel {
     name: Arc<str>,
     /// The position of the cursor.
     since: Option<StreamPosition>,
-    /// Whether the client may recover what it missed.
-    recovers: bool,
-    /// The client's position after the response.
+    missed: Missed,
+    /// The client's position after what was missed: the start of the subscription, unless a page ends earlier.
     position: StreamPosition,
+    /// Where the server ended the subscription; the outbox has what was published before.
+    ended: Option<StreamPosition>,
+    /// The page of history that is read is the stream's present epoch, since the cursor's is not continued.
+    reads_new_stream: bool,
     gap: Option<Gap>,
+}
+
+/// What a client can get of the messages between two polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missed {
+    /// They are read from the history.
+    Readable,
+    /// The history is not for this client: it is notified when there were any.
+    Withheld,
+    /// The channel has no history: nobody knows whether there were any, and each response says so.
+    NotKept,
 }
 
 /// The next step of a poll.
@@ -61,22 +79,32 @@ pub(crate) enum PollStep {
 
 impl Polls {
     pub(crate) fn begin(&mut self, session: SessionId, poll: Poll) {
-        self.0.insert(session, poll);
+        self.of.insert(session, poll);
     }
 
     pub(crate) fn contains(&self, session: SessionId) -> bool {
-        self.0.contains_key(&session)
+        self.of.contains_key(&session)
     }
 
     /// Returns the sessions for which `of` is true, given the key that signed their token.
     pub(crate) fn sessions(&self, of: impl Fn(SessionId, Option<u64>) -> bool) -> Vec<SessionId> {
-        let fits = self.0.iter().filter(|(session, poll)| of(**session, poll.key));
+        let fits = self.of.iter().filter(|(session, poll)| of(**session, poll.key));
         fits.map(|(session, _)| *session).collect()
     }
 
     /// Removes a poll that is answered, or whose client is gone.
     pub(crate) fn take(&mut self, session: SessionId) -> Option<Poll> {
-        self.0.remove(&session)
+        self.of.remove(&session)
+    }
+
+    /// Notes that a poll is to be responded to.
+    pub(crate) fn make_due(&mut self, session: SessionId) {
+        self.due.push(session);
+    }
+
+    /// Returns a poll to respond to.
+    pub(crate) fn take_due(&mut self) -> Option<SessionId> {
+        self.due.pop()
     }
 
     /// Handles the answer to a subscription. A page of history has at most `page_max` publications.
@@ -94,15 +122,14 @@ impl Polls {
         };
         let (entry, position) = (&mut poll.channels[at], subscribed.position);
         if let Some(since) = entry.since.filter(|_| !subscribed.recovered) {
-            if !entry.recovers {
+            if entry.missed == Missed::Withheld {
                 let is_of_stream = since.epoch.is_none() || since.epoch == position.epoch;
                 let missed_nothing = is_of_stream && since.offset == position.offset;
                 entry.gap = (!missed_nothing).then_some(Gap::NoHistory);
             } else if !position.epoch.is_none() {
-                let is_of_stream = since.epoch == position.epoch || since.epoch.is_none();
-                let since = is_of_stream.then_some(since);
-                let filter =
-                    HistoryFilter { since, limit: Some(page_max), ..HistoryFilter::default() };
+                // The stream may continue that of the cursor under another epoch: its keeper knows.
+                let (since, limit) = (Some(since), Some(page_max));
+                let filter = HistoryFilter { since, limit, ..HistoryFilter::default() };
                 return PollStep::ReadHistory(filter);
             } else {
                 // A channel without history has nothing to recover; the client is notified of the gap all the same.
@@ -119,21 +146,29 @@ impl Polls {
         session: SessionId,
         channel: &str,
         result: Result<History, Error>,
+        page_max: u32,
     ) -> PollStep {
         let Some((poll, at)) = self.entry(session, channel) else { return PollStep::Wait };
+        let entry = &mut poll.channels[at];
         let history = match result {
             Ok(history) => history,
+            Err(Error::UnrecoverablePosition(_)) if !entry.reads_new_stream => {
+                entry.reads_new_stream = true;
+                let (present_epoch, limit) = (true, Some(page_max));
+                let filter = HistoryFilter { present_epoch, limit, ..HistoryFilter::default() };
+                return PollStep::ReadHistory(filter);
+            }
             Err(error) => return PollStep::Fail(error),
         };
         poll.paged = true;
-        let entry = &mut poll.channels[at];
         let since = entry.since.unwrap_or_default();
-        let is_of_stream = since.epoch.is_none() || since.epoch == history.position.epoch;
         let follows =
             history.publications.first().is_some_and(|first| first.offset() == since.offset + 1);
         let from_the_beginning = since.epoch.is_none() && since.offset == 0;
-        if !(is_of_stream && (follows || from_the_beginning)) {
-            entry.gap = Some(Gap::between(since, history.position));
+        if entry.reads_new_stream {
+            entry.gap = Some(Gap::NewStream);
+        } else if !(follows || from_the_beginning) {
+            entry.gap = Some(Gap::Expired);
         }
         entry.position = history.position;
         if let Some(last) = history.publications.last() {
@@ -145,7 +180,7 @@ impl Polls {
     /// Handles the end of a session whose outbox overflowed in one turn: the response has the positions of the request, and the
     /// next poll finds everything in the history.
     pub(crate) fn handle_overflow(&mut self, session: SessionId) {
-        let Some(poll) = self.0.get_mut(&session) else { return };
+        let Some(poll) = self.of.get_mut(&session) else { return };
         poll.paged = true;
         poll.items.clear();
         for entry in &mut poll.channels {
@@ -153,28 +188,43 @@ impl Polls {
         }
     }
 
+    /// Handles the end of a subscription by the server, after publications up to `position`. The response is due: what follows
+    /// does not reach the poll, and the next one reads it from there.
+    pub(crate) fn handle_unsubscribed(
+        &mut self,
+        session: SessionId,
+        channel: &str,
+        position: StreamPosition,
+    ) -> PollStep {
+        let Some((poll, at)) = self.entry(session, channel) else { return PollStep::Wait };
+        poll.channels[at].ended = Some(position);
+        if poll.outstanding > 0 { PollStep::Wait } else { PollStep::Respond }
+    }
+
     fn entry(&mut self, session: SessionId, channel: &str) -> Option<(&mut Poll, usize)> {
-        let poll = self.0.get_mut(&session)?;
+        let poll = self.of.get_mut(&session)?;
         let at = poll.channels.iter().position(|entry| *entry.name == *channel)?;
         Some((poll, at))
     }
 }
 
 impl Poll {
-    /// Creates a poll of these channels, each with its cursor and whether the client may recover from there.
+    /// Creates a poll of these channels, each with its cursor.
     pub(crate) fn new(
         conn: ConnId,
         key: Option<u64>,
         (timeout_ms, bytes_max): (u32, usize),
         origin: Option<&str>,
-        channels: impl Iterator<Item = (Arc<str>, Option<StreamPosition>, bool)>,
+        channels: impl Iterator<Item = (Arc<str>, Option<StreamPosition>, Missed)>,
     ) -> Poll {
         let channels: Vec<PollChannel> = channels
-            .map(|(name, since, recovers)| PollChannel {
+            .map(|(name, since, missed)| PollChannel {
                 name,
                 since,
-                recovers,
+                missed,
                 position: since.unwrap_or_default(),
+                ended: None,
+                reads_new_stream: false,
                 gap: None,
             })
             .collect();
@@ -206,10 +256,12 @@ impl Poll {
         self.items.extend_from_slice(items);
     }
 
-    /// Sets the positions of the channels at the end of the outbox.
+    /// Sets the positions of the channels at the end of the outbox: where the session stands in those that it is subscribed to,
+    /// and where it stood in those that it is not any more.
     pub(crate) fn set_positions(&mut self, position: impl Fn(&str) -> Option<StreamPosition>) {
         for entry in &mut self.channels {
-            entry.position = position(&entry.name).unwrap_or(entry.position);
+            let end = entry.ended.or_else(|| position(&entry.name));
+            entry.position = end.unwrap_or(entry.position);
         }
     }
 
@@ -221,7 +273,10 @@ impl Poll {
             .map(|entry| ResponseChannel {
                 channel: tenant::bare(&entry.name),
                 position: entry.position,
-                gap: entry.gap,
+                gap: entry.gap.or_else(|| {
+                    (entry.missed == Missed::NotKept && entry.since.is_some())
+                        .then_some(Gap::NoHistory)
+                }),
             })
             .collect();
         let mut body = Vec::new();
@@ -248,7 +303,8 @@ impl Poll {
         if self.outstanding > 0 {
             return PollStep::Wait;
         }
-        let has_news = !self.items.is_empty() || self.channels.iter().any(|of| of.gap.is_some());
+        let is_due = |of: &PollChannel| of.gap.is_some() || of.ended.is_some();
+        let has_news = !self.items.is_empty() || self.channels.iter().any(is_due);
         if has_news || self.timeout_ms == 0 {
             return PollStep::Respond;
         }
@@ -274,7 +330,8 @@ mod tests {
     }
 
     fn polls(timeout_ms: u32, channels: &[(&str, Option<StreamPosition>)]) -> Polls {
-        let channels = channels.iter().map(|(name, since)| (Arc::from(*name), *since, true));
+        let channels =
+            channels.iter().map(|(name, since)| (Arc::from(*name), *since, Missed::Readable));
         let mut polls = Polls::default();
         let poll = Poll::new(ConnId::from_u64(1), None, (timeout_ms, 1 << 20), None, channels);
         polls.begin(session(), poll);
@@ -356,8 +413,8 @@ mod tests {
             HistoryFilter { since: Some(at(3)), limit: Some(100), ..HistoryFilter::default() };
         assert_eq!(step, PollStep::ReadHistory(filter));
         let page = History { position: at(900), publications: publications(4..=103) };
-        assert_eq!(polls.handle_history(session(), "news", Ok(page)), PollStep::Respond);
-        let poll = polls.0.get(&session()).unwrap();
+        assert_eq!(polls.handle_history(session(), "news", Ok(page), 100), PollStep::Respond);
+        let poll = polls.of.get(&session()).unwrap();
         assert!(!poll.wants_outbox(), "the outbox is at 900");
         assert_eq!((poll.channels[0].position, poll.channels[0].gap), (at(103), None));
     }
@@ -368,8 +425,70 @@ mod tests {
         let subscribed = Subscribed { position: at(900), ..Subscribed::default() };
         polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
         let page = History { position: at(900), publications: publications(801..=900) };
-        assert_eq!(polls.handle_history(session(), "news", Ok(page)), PollStep::Respond);
-        assert_eq!(polls.0[&session()].channels[0].gap, Some(Gap::Expired));
+        assert_eq!(polls.handle_history(session(), "news", Ok(page), 100), PollStep::Respond);
+        assert_eq!(polls.of[&session()].channels[0].gap, Some(Gap::Expired));
+    }
+
+    /// The stream may go on in another epoch (a failover), or be another one: its keeper decides.
+    #[test]
+    fn poll_after_new_stream_reads_what_no_earlier_epoch_had() {
+        let mut polls = polls(1000, &[("news", Some(at(5)))]);
+        let other = StreamPosition { offset: 7, epoch: Epoch::parse("b2") };
+        let subscribed = Subscribed { position: other, ..Subscribed::default() };
+        let step = polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
+        let limit = Some(100);
+        let since = HistoryFilter { since: Some(at(5)), limit, ..HistoryFilter::default() };
+        assert_eq!(step, PollStep::ReadHistory(since));
+        let refused = Err(Error::UnrecoverablePosition(other));
+        let present = HistoryFilter { present_epoch: true, limit, ..HistoryFilter::default() };
+        let step = polls.handle_history(session(), "news", refused, 100);
+        assert_eq!(step, PollStep::ReadHistory(present));
+        let page = History { position: other, publications: publications(6..=7) };
+        assert_eq!(polls.handle_history(session(), "news", Ok(page), 100), PollStep::Respond);
+        let entry = &polls.of[&session()].channels[0];
+        assert_eq!((entry.position, entry.gap), (other, Some(Gap::NewStream)));
+    }
+
+    #[test]
+    fn poll_whose_stream_goes_on_in_another_epoch_has_no_gap() {
+        let mut polls = polls(1000, &[("news", Some(at(5)))]);
+        let other = StreamPosition { offset: 7, epoch: Epoch::parse("b2") };
+        let subscribed = Subscribed { position: other, ..Subscribed::default() };
+        polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
+        let page = History { position: other, publications: publications(6..=7) };
+        assert_eq!(polls.handle_history(session(), "news", Ok(page), 100), PollStep::Respond);
+        let entry = &polls.of[&session()].channels[0];
+        assert_eq!((entry.position, entry.gap), (other, None));
+    }
+
+    #[test]
+    fn poll_whose_subscription_ended_answers_where_it_stood() {
+        let mut polls = polls(1000, &[("news", Some(at(5))), ("chat", Some(at(2)))]);
+        polls.handle_subscribed(session(), "news", Ok(recovered(at(5), vec![])), 100);
+        // Before the other channel is answered, and after two publications that are in the outbox.
+        let step = polls.handle_unsubscribed(session(), "news", at(7));
+        assert_eq!(step, PollStep::Wait);
+        let step = polls.handle_subscribed(session(), "chat", Ok(recovered(at(2), vec![])), 100);
+        assert_eq!(step, PollStep::Respond, "it does not wait for a subscription that has ended");
+        let mut poll = polls.take(session()).unwrap();
+        // Another subscriber has come back to the channel, and the hub is further.
+        poll.set_positions(|channel| (channel == "chat").then(|| at(3)));
+        let positions: Vec<_> = poll.channels.iter().map(|of| (of.position, of.gap)).collect();
+        assert_eq!(positions, [(at(7), None), (at(3), None)]);
+    }
+
+    #[test]
+    fn poll_of_a_channel_without_history_says_that_messages_may_be_missing() {
+        let channels = [(Arc::from("news"), Some(StreamPosition::default()), Missed::NotKept)];
+        let mut polls = Polls::default();
+        let conn = ConnId::from_u64(1);
+        let poll = Poll::new(conn, None, (1000, 1 << 20), None, channels.into_iter());
+        polls.begin(session(), poll);
+        let subscribed = recovered(StreamPosition::default(), vec![]);
+        let step = polls.handle_subscribed(session(), "news", Ok(subscribed), 100);
+        assert_eq!(step, PollStep::Park { conn, timeout_ms: 1000 }, "it waits all the same");
+        let body = body(&mut polls);
+        assert_eq!(body["gap"][0]["reason"], "no_history", "{body}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
--- KEYS: hashes of streams of Centrifugo's layout. Returns epoch and top of each; empty and 0 for one that does not exist.
+-- KEYS: hashes of streams of Centrifugo's layout. ARGV is not used. Returns epoch and top of each; empty and 0 for one that does not exist.
 local out = {}
 for i = 1, #KEYS do
   local state = redis.call('HMGET', KEYS[i], 'e', 's')
