@@ -117,19 +117,32 @@ fn a_configuration_of_centrifugo_becomes_one_of_dunlin() {
     let import = dunlin(&["config", "import", "-"], yaml);
     assert!(import.status.success(), "{}", stderr(&import));
     let file = stdout(&import);
-    assert!(file.starts_with("# Made by `dunlin config import` from -."), "{file}");
+    let read_as = "# Made by `dunlin config import` from -, read as Centrifugo v6.";
+    assert!(file.starts_with(read_as), "{file}");
     let config = Config::from_toml(&file).unwrap();
     assert!(config.channel.options("chat:1").unwrap().presence);
     let table = stderr(&import);
-    assert!(table.starts_with("closed "), "what is closed comes first: {table}");
+    assert!(table.starts_with("Read as Centrifugo v6"), "{table}");
+    assert!(table.contains("\n\nclosed "), "what is closed comes first: {table}");
     assert!(table.contains("taken           client.token.hmac_secret_key"), "{table}");
     assert!(!table.contains("0123456789abcdef"), "no secret in the table: {table}");
     assert!(table.contains("closed that may have been open"), "{table}");
 
-    let v5 = dunlin(&["config", "import", "-"], "{\"token_hmac_secret_key\": \"x\"}");
-    assert_eq!(v5.status.code(), Some(1));
-    assert!(stderr(&v5).contains("a key of Centrifugo v5"), "{}", stderr(&v5));
-    assert!(stderr(&v5).contains("client.token.hmac_secret_key`; convert"), "{}", stderr(&v5));
+    let v5 = "\u{feff}{\"token_hmac_secret_key\": \"0123456789abcdef\", \"engine\": \"redis\", \"redis_address\": \"http://a\"}";
+    let refused = dunlin(&["config", "import", "-"], v5);
+    assert_eq!(refused.status.code(), Some(1), "nodes would share nothing: {}", stderr(&refused));
+    assert!(stderr(&refused).contains("redis_address: it cannot be read"), "{}", stderr(&refused));
+    let import = dunlin(&["config", "import", "-", "--without-engine"], v5);
+    assert!(stderr(&import).contains("Read as Centrifugo v5"), "{}", stderr(&import));
+    assert!(stdout(&import).contains("hmac_secret = \"0123456789abcdef\""), "{}", stdout(&import));
+
+    let reverb = "REVERB_APP_ID=1\nREVERB_APP_KEY=key\nREVERB_APP_SECRET=0123456789abcdef\n";
+    let env = std::env::temp_dir().join(format!("dunlin-import-{}.env", std::process::id()));
+    std::fs::write(&env, reverb).expect("a file");
+    let import = dunlin(&["config", "import", "--env", env.to_str().expect("UTF-8")], "");
+    assert!(stderr(&import).contains("Read as Laravel Reverb"), "{}", stderr(&import));
+    assert!(Config::from_toml(&stdout(&import)).unwrap().pusher.apps.get("main").is_some());
+    std::fs::remove_file(env).expect("it was there");
 
     let place = std::env::temp_dir().join(format!("dunlin-import-{}.toml", std::process::id()));
     let output = place.to_str().expect("UTF-8");

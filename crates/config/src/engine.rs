@@ -1,16 +1,17 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::ConfigErrors;
 use crate::path::Path;
+use crate::redis_url::RedisUrl;
 use crate::{ChannelOptions, LIVE, Secret};
 
 /// The store of channels that several nodes share: Redis 6.2 or later, Valkey, or NATS 2.9 or later. A
 /// namespace selects it with `engine`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, remote = "Self")]
 pub struct Engine {
     /// The kind of server. The settings from `token` on apply to NATS only; `topology`, `database`, `layout`,
     /// the Sentinels and `cluster_partitions_max` apply to Redis only.
@@ -20,7 +21,9 @@ pub struct Engine {
     /// The kind of servers at `addresses`. For NATS they are the servers of one cluster, or a single server.
     #[schemars(extend("x-applies" = LIVE))]
     pub topology: EngineTopology,
-    /// The addresses of the servers: `["10.0.0.7:6379"]`. The same on all nodes that share channels.
+    /// The addresses of the servers: `["10.0.0.7:6379"]`, or for Redis `["unix:/run/redis.sock"]`. The same on all nodes that share
+    /// channels. A URL is read too: `redis://user:password@host:port/database`, `rediss://`, `redis+sentinel://`, `redis+cluster://`,
+    /// percent-encoded; what it says beside the address is set in the other keys.
     #[schemars(extend("x-applies" = LIVE))]
     pub addresses: Arc<[String]>,
     /// With `topology = "sentinel"`: the names of the primaries in the Sentinels. The channels are
@@ -273,7 +276,86 @@ const PREFIX_BYTES_MAX: usize = 64;
 /// Each worker has a connection to each address.
 const ADDRESSES_MAX: usize = 1_024;
 
+impl<'de> Deserialize<'de> for Engine {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Engine, D::Error> {
+        let mut engine = Engine::deserialize(deserializer)?;
+        engine.read_urls();
+        Ok(engine)
+    }
+}
+
+impl Serialize for Engine {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Engine::serialize(self, serializer)
+    }
+}
+
 impl Engine {
+    /// Replaces URLs among the addresses by host and port, and sets what else they say. If that contradicts other keys they stay
+    /// as they are, and [`Engine::validate`] refuses them.
+    fn read_urls(&mut self) {
+        if self.kind != EngineKind::Redis || !self.addresses.iter().any(|of| RedisUrl::is_url(of)) {
+            return;
+        }
+        let Ok(url) = RedisUrl::of_all(&self.addresses) else { return };
+        let default = Engine::default();
+        let secret = |text: &Option<String>| text.as_deref().map(Secret::new);
+        let text = |text: &Option<String>| text.as_deref().map(Arc::from);
+        let primaries: Arc<[String]> = url.sentinel_primary.iter().cloned().collect();
+        let fits = (self.topology == default.topology || self.topology == url.topology)
+            && (self.user.is_none() || url.user.is_none())
+            && (self.password.is_none() || url.password.is_none())
+            && (self.sentinel_user.is_none() || url.sentinel_user.is_none())
+            && (self.sentinel_password.is_none() || url.sentinel_password.is_none())
+            && (self.sentinel_primaries.is_empty() || primaries.is_empty())
+            && (self.database == default.database || url.database.is_none());
+        if !fits {
+            return;
+        }
+        self.topology = url.topology;
+        self.addresses = url.addresses.into();
+        self.tls |= url.tls;
+        self.user = self.user.take().or_else(|| text(&url.user));
+        self.password = self.password.take().or_else(|| secret(&url.password));
+        self.sentinel_user = self.sentinel_user.take().or_else(|| text(&url.sentinel_user));
+        self.sentinel_password =
+            self.sentinel_password.take().or_else(|| secret(&url.sentinel_password));
+        self.database = url.database.unwrap_or(self.database);
+        if !primaries.is_empty() {
+            self.sentinel_primaries = primaries;
+        }
+        self.connect_timeout_ms = url.connect_timeout_ms.unwrap_or(self.connect_timeout_ms);
+        self.timeout_ms = url.timeout_ms.unwrap_or(self.timeout_ms);
+    }
+
+    /// Returns why an address is none.
+    fn wrong_address(
+        &self,
+        address: &str,
+        is_address: impl Fn(&str) -> Option<&'static str>,
+    ) -> Option<(&'static str, &'static str)> {
+        if let Some(path) = address.strip_prefix("unix:").filter(|path| !path.starts_with("//")) {
+            let is_single =
+                self.kind == EngineKind::Redis && self.topology == EngineTopology::Servers;
+            return match () {
+                () if !is_single => Some(("it is a socket on this machine", "write host and port")),
+                () if self.tls => Some(("a socket has no TLS", "set `tls = false`")),
+                () if !path.starts_with('/') => {
+                    Some(("its path is not absolute", "write \"unix:/run/redis.sock\""))
+                }
+                () => None,
+            };
+        }
+        if self.kind == EngineKind::Redis && RedisUrl::is_url(address) {
+            let fix = "write host and port here, as in \"10.0.0.7:6379\", and the rest in `user`, `password`, `database`, `tls` and `topology`";
+            return Some((
+                "it is a URL that cannot be read, or that contradicts other keys of the engine",
+                fix,
+            ));
+        }
+        Some((is_address(address)?, "write host and port, as in \"10.0.0.7:6379\""))
+    }
+
     /// Returns whether both settings address the same store, so that channels and connections can be kept.
     pub fn is_same_place(&self, other: &Engine) -> bool {
         let bounds = |of: &Engine| Engine {
@@ -301,8 +383,7 @@ impl Engine {
             add(addresses.clone(), "there is no server", "name 1 to 1,024 of them");
         }
         for (index, address) in self.addresses.iter().enumerate() {
-            if let Some(wrong) = is_address(address) {
-                let fix = "write host and port, as in \"10.0.0.7:6379\"";
+            if let Some((wrong, fix)) = self.wrong_address(address, &is_address) {
                 add(addresses.join(index), wrong, fix);
             }
             if self.addresses[..index].contains(address) {

@@ -663,3 +663,38 @@ fn a_placeholder_is_refused_for_every_secret_of_the_schema() {
         }
     }
 }
+
+/// No password stands among the addresses, which are shown to everybody who may see the settings.
+#[test]
+fn engine_addresses_that_are_urls_become_addresses_and_logins() {
+    let read = |text: &str| {
+        let config = Config::from_toml(&format!("[engines.main]\n{text}")).unwrap();
+        (config.validate(), config.engines.get("main").unwrap().clone())
+    };
+    let (valid, engine) = read("addresses = [\"rediss://ada:p%40ss@10.0.0.7/3\"]");
+    assert_eq!(valid, Ok(()));
+    assert_eq!(*engine.addresses, ["10.0.0.7:6379"]);
+    assert_eq!((engine.user.as_deref(), engine.database, engine.tls), (Some("ada"), 3, true));
+    assert_eq!(engine.password.as_ref().unwrap().reveal(), "p@ss");
+    let (valid, engine) = read(
+        "addresses = [\"redis+sentinel://:p@s1?sentinel_master_name=mymaster&addr=s2:26380\"]",
+    );
+    assert_eq!(valid, Ok(()));
+    assert_eq!(engine.topology, dunlin_config::EngineTopology::Sentinel);
+    assert_eq!(*engine.sentinel_primaries, ["mymaster"]);
+    let (valid, engine) = read("addresses = [\"unix:///run/redis.sock\"]");
+    assert_eq!((valid, &*engine.addresses), (Ok(()), &["unix:/run/redis.sock".to_owned()][..]));
+    for refused in [
+        "addresses = [\"redis://:hunter2@a\"]\npassword = \"secret\"",
+        "addresses = [\"redis://:p%4@a\"]",
+        "addresses = [\"http://a:1\"]",
+        "addresses = [\"unix:redis.sock\"]",
+        "addresses = [\"unix:/run/redis.sock\"]\ntls = true",
+        "addresses = [\"unix:/run/redis.sock\"]\ntopology = \"cluster\"",
+        "type = \"nats\"\naddresses = [\"unix:/run/nats.sock\"]",
+    ] {
+        let error = read(refused).0.unwrap_err().to_string();
+        assert!(error.contains("engines.main.addresses"), "{refused}: {error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}

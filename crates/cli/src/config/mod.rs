@@ -23,6 +23,7 @@ use address::{AdminAddress, TlsFiles};
 use client::{Client, Method};
 
 use file::text_of;
+use import::ImportArgs;
 
 pub(crate) use file::File;
 use key::KeyParser;
@@ -120,18 +121,12 @@ pub(crate) enum Command {
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// Convert a configuration of Centrifugo v6, and report what each key became
+    /// Convert a configuration of Centrifugo, Soketi or Laravel Reverb, and report what each key became
     ///
-    /// Prints the converted file with the report as its first comment, and the report to standard error. The result is
-    /// never more permissive: if a restriction has no counterpart, what it protected is closed.
-    Import {
-        /// The configuration: JSON, YAML or TOML; `-` reads standard input
-        #[arg(value_hint = ValueHint::FilePath)]
-        file: PathBuf,
-        /// Write the converted file to this new file, readable by this user only, instead of printing it
-        #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        output: Option<PathBuf>,
-    },
+    /// Reads files of Centrifugo v3 to v6, values of its Helm chart, Soketi's file, and environments of all three. Says which it
+    /// has detected. Prints the converted file with the report as its first comment, and the report to standard error. The result
+    /// is never more permissive: if a restriction has no counterpart, what it protected is closed.
+    Import(ImportArgs),
     /// Print the documentation of every key in Markdown
     Docs,
     /// Print the JSON Schema of the configuration
@@ -270,7 +265,7 @@ impl Command {
             Command::Revisions { limit, revision, server } => revisions(*limit, *revision, server),
             Command::Watch { from, server } => watch::run(*from, &server.client()?, server.json),
             Command::Default => style::print(&Config::default_toml()),
-            Command::Import { file, output } => import::run(file, output.as_deref()),
+            Command::Import(import) => import.run(),
             Command::Docs => style::print(&docs::markdown()),
             Command::Schema => {
                 style::print(&format!("{}\n", serde_json::to_string_pretty(&schema::json())?))

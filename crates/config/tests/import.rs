@@ -1,11 +1,15 @@
-//! Configurations of Centrifugo v6, and what becomes of them.
+//! Configurations of Centrifugo v6, and what becomes of each key.
 
-use dunlin_config::centrifugo::{Format, Imported, Mapping, import};
-use dunlin_config::{ClaimPath, Config, EngineLayout, EngineTopology};
+use dunlin_config::import::{Format, Import, Imported, Mapping, Origin};
+use dunlin_config::{ClaimPath, Config, ConfigErrors, EngineLayout, EngineTopology};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 const SECRET: &str = "0123456789abcdef0123";
+
+fn import(text: &str, format: Format) -> Result<Imported, ConfigErrors> {
+    Import::of(text, format).run()
+}
 
 fn taken(document: &Value) -> Imported {
     let imported = import(&document.to_string(), Format::Json).expect("a file of v6");
@@ -324,27 +328,22 @@ fn the_three_formats_say_the_same() {
     }
 }
 
+/// Centrifugo v6 ignores them, so they may neither open nor close anything.
 #[test]
-fn a_file_of_v5_is_named_as_such_with_each_key_of_v6() {
-    let v5 = json!({
-        "token_hmac_secret_key": SECRET, "api_key": "k", "allowed_origins": ["*"], "engine": "redis",
-        "redis_address": "redis://localhost", "admin": true, "allow_subscribe_for_client": true,
-        "client_channel_limit": 5, "namespaces": [{"name": "chat"}], "port": 8000,
-    });
-    let errors = import(&v5.to_string(), Format::Json).unwrap_err();
-    assert_eq!(errors.len(), 10, "{errors}");
+fn keys_of_v5_in_a_file_of_v6_are_reported_with_their_names() {
+    let mut document = ordinary();
+    document["allow_subscribe_for_client"] = true.into();
+    document["token_audience"] = "other".into();
+    let imported = taken(&document);
+    assert_eq!(imported.origin, Origin::CentrifugoV6);
+    assert_eq!(imported.config.client.token.rules().audience, Some("web"));
     for (key, name) in [
-        ("token_hmac_secret_key", "client.token.hmac_secret_key"),
-        ("api_key", "http_api.key"),
-        ("engine", "engine.type"),
-        ("admin", "admin.enabled"),
+        ("token_audience", "client.token.audience"),
         ("allow_subscribe_for_client", "channel.without_namespace.allow_subscribe_for_client"),
-        ("client_channel_limit", "client.channel_limit"),
-        ("namespaces", "channel.namespaces"),
     ] {
-        let error = errors.iter().find(|error| error.path.to_string() == key).unwrap();
-        assert!(error.message.contains("Centrifugo v5"), "{error}");
-        assert!(error.fix.as_ref().unwrap().contains(&format!("`{name}`")), "{error}");
+        let row = imported.rows.iter().find(|row| row.key == key).unwrap();
+        assert_eq!(row.mapping, Mapping::Absent);
+        assert!(row.note.contains(&format!("`{name}`")), "{}", row.note);
     }
 }
 
@@ -381,22 +380,22 @@ fn a_redis_is_shared_with_the_nodes_of_centrifugo() {
     assert_eq!(engine.sentinel_password.as_ref().unwrap().reveal(), "s");
 }
 
+/// Nodes of Dunlin share it with each other: in another layout they would share nothing with those of Centrifugo either.
 #[test]
-fn a_redis_that_cannot_be_shared_is_named_and_not_taken() {
-    for (key, redis) in [
-        ("engine.redis.cluster_address", json!({"cluster_address": "10.0.0.7:7000"})),
-        ("engine.redis.history_use_lists", json!({"history_use_lists": true})),
-        ("engine.redis.address", json!({"address": "unix:///run/redis.sock"})),
-        ("engine.redis.address", json!({"address": "redis://a:b%40c@10.0.0.7:6379"})),
-        ("engine.redis.address", json!({"address": "10.0.0.7"})),
-        ("engine.redis.address", json!({"prefix": "{p}"})),
-        ("engine.redis.sentinel_address", json!({"sentinel_address": "10.0.0.7:1"})),
+fn redis_that_cannot_be_shared_with_centrifugo_is_shared_by_nodes_of_dunlin() {
+    for redis in [
+        json!({"cluster_address": "10.0.0.7:7000"}),
+        json!({"cluster_address": ["10.0.0.7:7000,10.0.0.8:7000"]}),
+        json!({"history_use_lists": true}),
     ] {
         let imported = with_redis(&redis);
-        assert_eq!(mapping(&imported, key), Mapping::Absent, "{redis}");
-        assert!(imported.config.engines.is_empty() && imported.config.cluster.engine.is_none());
-        assert_eq!(imported.config.channel.options("chat:1").unwrap().engine, None);
-        assert_eq!(imported.config.channel.options("chat:1").unwrap().history_size, 5);
+        let engine = &imported.config.engines["main"];
+        assert_eq!((engine.layout, &*engine.prefix), (EngineLayout::Dunlin, "dunlin"), "{redis}");
+        assert_eq!(
+            imported.config.channel.options("chat:1").unwrap().engine.as_deref(),
+            Some("main")
+        );
+        assert_eq!(mapping(&imported, "engine.type"), Mapping::Changed);
     }
 }
 
@@ -512,9 +511,9 @@ fn a_broker_on_nats_becomes_an_engine() {
         json!({"raw_mode": {"enabled": true, "prefix": "app"}}),
         json!({"raw_mode": {"enabled": true, "channel_replacements": {"-": "."}}}),
     ] {
-        let imported = taken(&nats(other));
-        assert!(imported.config.engines.is_empty());
-        assert!(imported.rows.iter().any(|row| row.key.starts_with("broker.nats")));
+        let errors = import(&nats(other).to_string(), Format::Json).unwrap_err();
+        let error = errors.iter().next().unwrap();
+        assert!(error.path.to_string().starts_with("broker.nats"), "{error}");
     }
     let mut off = nats(json!({"url": "nats://10.0.0.7"}));
     off["broker"]["enabled"] = false.into();

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Mapping;
-use super::source::{ImportSource, Kind, is_nothing, milliseconds, switch};
+use crate::import::report::Mapping;
+use crate::import::source::{ImportSource, Kind, is_nothing, milliseconds, switch};
+use crate::import::validity::revoke;
 use crate::path::Path;
 
 /// Options that are handled one by one: they have a counterpart, or close what they guard.
@@ -62,6 +63,9 @@ const HARMLESS: &[&str] = &[
     "sub_refresh_proxy_name",
     "subscribe_stream_proxy_name",
     "subscribe_stream_proxy_bidirectional",
+    "keep_latest_publication",
+    "shared_position_sync",
+    "write_delay",
 ];
 
 /// Returns whether Centrifugo v6 has this option in a namespace; v5 had it at the top level.
@@ -204,7 +208,8 @@ impl Namespace<'_> {
     /// Converts the history options, which only have an effect together.
     fn read_history(&mut self) {
         let time = |name: &str| self.options.get(name).and_then(milliseconds).unwrap_or(0);
-        let size = self.options.get("history_size").and_then(super::source::count).unwrap_or(0);
+        let size =
+            self.options.get("history_size").and_then(crate::import::source::count).unwrap_or(0);
         let ttl_ms = time("history_ttl");
         let meta_ttl_ms = match time("history_meta_ttl") {
             0 => self.rules.meta_ttl_ms.unwrap_or(720 * 3_600_000),
@@ -226,14 +231,23 @@ impl Namespace<'_> {
             "history_size" | "history_ttl" | "history_meta_ttl" => {
                 self.row(name, Mapping::Taken, format!("`{}`", self.to));
             }
-            "presence" | "join_leave" => self.take(name, true),
-            "force_push_join_leave" | "allow_tags_filter" | "delta_publish" if switch(value) => {
-                self.take(name, true);
-            }
+            "presence"
+            | "join_leave"
+            | "force_push_join_leave"
+            | "allow_tags_filter"
+            | "delta_publish" => match switch(value) {
+                true => self.take(name, true),
+                false => self.row(name, Mapping::Absent, "it is off"),
+            },
             "force_recovery_mode" if *value == json!("stream") || *value == json!("cache") => {
                 self.take(name, value.clone());
             }
-            "allowed_delta_types" if *value == json!(["fossil"]) => self.take(name, value.clone()),
+            // A client may ignore these, so nothing depends on them.
+            "force_recovery_mode" => self.row(name, Mapping::Absent, "`stream`, as by default"),
+            "allowed_delta_types" => match names_of(value).iter().any(|kind| kind == "fossil") {
+                true => self.take(name, json!(["fossil"])),
+                false => self.row(name, Mapping::Absent, "the one kind of deltas is `fossil`"),
+            },
             "force_recovery" | "allow_recovery" | "force_positioning" | "allow_positioning" => {
                 self.read_recovery(name);
             }
@@ -259,7 +273,7 @@ impl Namespace<'_> {
                     false => self.closings.push(format!("`{name}`")),
                 }
             }
-            _ if HARMLESS.contains(&name) => {
+            _ if is_hint(name) => {
                 self.row(name, Mapping::Absent, super::client::absent_note(name));
             }
             // An unknown option may be a restriction.
@@ -351,18 +365,20 @@ impl Namespace<'_> {
     }
 }
 
-/// Removes every permission of a namespace.
-fn revoke(source: &mut ImportSource, to: &Path) {
-    let mut at = &mut source.out;
-    for step in to.steps() {
-        match at.get_mut(step) {
-            Some(within) => at = within,
-            None => return,
-        }
-    }
-    if let Value::Object(options) = at {
-        options.retain(|name, _| {
-            !["_proxy", "_cel"].iter().any(|end| name.ends_with(end)) && !name.starts_with("allow_")
-        });
+/// Returns whether nothing that anybody may do depends on this option: hints about when and how to deliver.
+fn is_hint(name: &str) -> bool {
+    HARMLESS.contains(&name)
+        || ["batch_", "state_proxy_", "cache_empty_proxy_", "map_", "shared_poll"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        || ["debounce", "throttle", "_delay", "_hint"].iter().any(|part| name.contains(part))
+}
+
+/// Reads a list of names, or one text with blanks.
+fn names_of(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(list) => list.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        Value::String(names) => names.split_whitespace().map(str::to_owned).collect(),
+        _ => Vec::new(),
     }
 }

@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 
-use super::source::{ImportSource, Kind, count};
-use super::{Mapping, Row};
 use crate::entries::SECRET_BYTES_MIN;
+use crate::import::report::{Mapping, Row};
+use crate::import::source::{ImportSource, Kind, count};
+use crate::import::variables::has_reference;
 use crate::path::Path;
 use crate::validate::origin_pattern;
 
@@ -104,13 +105,12 @@ fn token(source: &mut ImportSource, of: &str) {
         ("ecdsa_public_key", "ecdsa_public_key"),
     ] {
         match source.take(&key(name)) {
-            Some(Value::String(text)) if to == "hmac_secret" && text.len() < SECRET_BYTES_MIN => {
-                let note = format!(
-                    "left out: it is shorter than {SECRET_BYTES_MIN} bytes; make one with `openssl rand -hex 32`. \
-                     Tests on this machine alone may set it beside `{}`",
+            Some(Value::String(text)) if to == "hmac_secret" && is_short(&text) => {
+                let allowed = format!(
+                    "until the move is done it may be set beside `{}`, on this machine alone",
                     key("short_hmac_secret")
                 );
-                source.row(&key(name), Mapping::Closed, note);
+                source.row(&key(name), Mapping::Closed, short(&allowed));
             }
             Some(Value::String(text)) => source.taken(&key(name), &key(to), text),
             // It may be a rule: then no key may be taken, since it would admit tokens that the rule refuses.
@@ -139,6 +139,18 @@ fn token(source: &mut ImportSource, of: &str) {
     }
 }
 
+/// Returns whether a secret is refused for its length. One that refers to a variable is refused for that.
+fn is_short(secret: &str) -> bool {
+    secret.len() < SECRET_BYTES_MIN && !has_reference(secret)
+}
+
+/// The note for a secret that is too short.
+fn short(then: &str) -> String {
+    format!(
+        "left out: it is shorter than {SECRET_BYTES_MIN} bytes; make one with `openssl rand -hex 32`, and {then}"
+    )
+}
+
 /// Translates labels from claims, from a list of pairs to a table.
 fn labels_from_claim(source: &mut ImportSource, key: &str) {
     let Some(list) = source.take(key) else { return };
@@ -155,7 +167,7 @@ fn origins(source: &mut ImportSource) {
     let key = "client.allowed_origins";
     let list = match source.take(key) {
         Some(Value::Array(list)) => list,
-        Some(Value::String(text)) => text.split(' ').map(Value::from).collect(),
+        Some(Value::String(text)) => text.split_whitespace().map(Value::from).collect(),
         Some(_) => return source.row(key, Mapping::Closed, "expected a list of origins"),
         None => return,
     };
@@ -183,7 +195,10 @@ pub(super) fn server(source: &mut ImportSource) {
             "no key is taken, so that nobody calls the API",
         );
     } else if let Some(secret) = source.text(key) {
-        source.taken(key, "api.keys.backend", secret);
+        match is_short(&secret) {
+            true => source.row(key, Mapping::Closed, short("give it to the backend too")),
+            false => source.taken(key, "api.keys.backend", secret),
+        }
     }
     let secure = tls(source);
     let (address, port) = (source.text("http_server.address"), source.take("http_server.port"));
@@ -209,7 +224,8 @@ pub(super) fn server(source: &mut ImportSource) {
             ),
         };
         let mapping = if ip.is_some() { Mapping::Taken } else { Mapping::Closed };
-        source.row("http_server.address", mapping, note);
+        let key = if address.is_some() { "http_server.address" } else { "http_server.port" };
+        source.row(key, mapping, note);
         source.set(&Path::of("server.client_addr"), to.to_string());
     }
     let internal = source.text("http_server.internal_port").and_then(|port| port.parse().ok());
@@ -223,10 +239,16 @@ pub(super) fn server(source: &mut ImportSource) {
 
 /// Translates the certificates. Returns false if connections would lose their encryption or client authentication.
 fn tls(source: &mut ImportSource) -> bool {
+    if source.is_on("http_server.tls_autocert.enabled") {
+        source.take("http_server.tls_autocert");
+        let note = "no certificate is fetched here: set `tls.certificates`, and let a program such as certbot renew it; this machine alone is served";
+        source.row("http_server.tls_autocert.enabled", Mapping::Closed, note);
+        return false;
+    }
     let Some(given) = source.take("http_server.tls") else { return true };
     let text = |key: &str| given[key].as_str().filter(|text| !text.is_empty());
     let key = "http_server.tls";
-    if !super::source::switch(&given["enabled"]) {
+    if !crate::import::source::switch(&given["enabled"]) {
         source.row(key, Mapping::Absent, "it is not enabled");
         return true;
     }
@@ -294,14 +316,18 @@ pub(super) fn rest(source: &mut ImportSource) {
 /// Returns the reason why a key has no counterpart.
 pub(super) fn absent_note(key: &str) -> String {
     let note = match key.split('.').next().unwrap_or_default() {
-        "engine" | "broker" | "presence_manager" | "controller" | "map_broker" => {
-            "write it by hand: `engines`, and `engine` of the namespaces; until then channels live in the memory of one node"
-        }
+        "engine" | "broker" => "what channels live in is another one",
+        "presence_manager" | "controller" => "presence is shared by `cluster.engine`",
+        "map_broker" | "shared_poll" => "there are no such subscriptions",
         "admin" => "the admin port has `admin.token`, which you choose anew",
         "grpc_api" | "uni_grpc" => "there is no GRPC",
         "consumers" => "publish by the API; nothing is consumed",
         "opentelemetry" | "graphite" => "scrape `/metrics`",
-        "usage_stats" => "nothing is reported to anybody",
+        "usage_stats" | "usage_stats_disable" => "nothing is reported to anybody",
+        "sockjs" | "sockjs_url" | "sockjs_handler_prefix" | "sockjs_heartbeat_delay" => {
+            "there is no SockJS: clients use WebSocket, or HTTP stream and SSE"
+        }
+        "websocket_ping_interval" => "pings are those of the protocol: `client.ping_interval_ms`",
         _ => "",
     };
     note.to_owned()

@@ -2,29 +2,36 @@
 
 use serde_json::{Value, json};
 
-use super::Mapping;
-use super::source::{ImportSource, milliseconds, switch};
+use super::engine::refused;
 use crate::entries::wrong_address;
+use crate::error::ConfigErrors;
+use crate::import::report::Mapping;
+use crate::import::source::{ImportSource, milliseconds, switch};
+use crate::import::store::NAME;
+use crate::import::variables::has_reference;
 use crate::path::Path;
-
-/// The name of the engine in Dunlin.
-const NAME: &str = "main";
+use crate::redis_url::decoded;
 
 /// Translates the broker. Runs after the namespaces are translated, because it assigns them to the engine.
-pub(super) fn broker(source: &mut ImportSource) {
+///
+/// # Errors
+/// Its subjects or servers cannot be taken, and `without_engine` is not set.
+pub(super) fn broker(source: &mut ImportSource, without_engine: bool) -> Result<(), ConfigErrors> {
     let is_nats = source.peek("broker.type").and_then(Value::as_str) == Some("nats");
     if !is_nats || !source.peek("broker.enabled").is_some_and(switch) {
-        return;
+        return Ok(());
     }
     let Ok(raw) = Raw::of(source) else {
-        let note = "its subjects cannot be the same: a prefix ends with a dot, and `:` alone is replaced, by `.`";
-        return source.row("broker.nats.raw_mode", Mapping::Absent, note);
+        let why = "its subjects cannot be the same: a prefix ends with a dot, and `:` alone is replaced, by `.`";
+        source.take("broker.nats");
+        return refused(source, "broker.nats.raw_mode", why.to_owned(), without_engine);
     };
     let url = source.peek("broker.nats.url").cloned().unwrap_or(json!("nats://localhost:4222"));
-    let Some(servers) = url.as_str().and_then(Servers::of) else {
-        let note = "it cannot be read: write `engines` by hand, with `type = \"nats\"`";
-        source.row("broker.nats.url", Mapping::Absent, note);
-        return;
+    let servers = url.as_str().filter(|url| !has_reference(url)).and_then(Servers::of);
+    let Some(servers) = servers else {
+        source.take("broker.nats");
+        let why = "it cannot be read as URLs of NATS".to_owned();
+        return refused(source, "broker.nats.url", why, without_engine);
     };
     let mut engine = json!({ "type": "nats", "addresses": servers.addresses, "tls": servers.tls });
     for (key, value) in
@@ -80,6 +87,7 @@ pub(super) fn broker(source: &mut ImportSource) {
         source.row("broker.nats.raw_mode", Mapping::Changed, note);
     }
     source.set(&Path::of("engines").join(NAME), engine);
+    Ok(())
 }
 
 /// Assigns every namespace to the engine. Returns whether any has history.
@@ -242,16 +250,4 @@ impl Servers {
         }
         Some(servers)
     }
-}
-
-/// Decodes percent-encoding (RFC 3986 §2.1).
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut parts = text.split('%');
-    bytes.extend_from_slice(parts.next()?.as_bytes());
-    for part in parts {
-        bytes.push(u8::from_str_radix(part.get(..2)?, 16).ok()?);
-        bytes.extend_from_slice(&part.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).ok()
 }

@@ -1,25 +1,65 @@
 //! The document being translated, the result, and a report row for each key.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
 
-use super::{Mapping, Row};
-use crate::check;
+use super::report::{Mapping, Row};
 use crate::path::Path;
+use crate::{check, duration};
 
-/// The keys of a Centrifugo configuration that are not processed yet, and the result so far.
+/// The keys of a configuration that are not processed yet, and the result so far.
 pub(super) struct ImportSource {
     left: Value,
     pub(super) out: Value,
     pub(super) rows: Vec<Row>,
+    /// What keys are called where they came from, if that is not their path in `left`: names of an older version, variables.
+    names: HashMap<String, String>,
+    /// Whether the file has no sections, so that options of channels stand at its top.
+    pub(super) is_flat: bool,
 }
 
 impl ImportSource {
     pub(super) fn new(left: Value) -> ImportSource {
-        ImportSource { left, out: json!({}), rows: Vec::new() }
+        ImportSource {
+            left,
+            out: json!({}),
+            rows: Vec::new(),
+            names: HashMap::new(),
+            is_flat: false,
+        }
+    }
+
+    /// Reports these keys by other names.
+    pub(super) fn with_names(mut self, names: HashMap<String, String>) -> ImportSource {
+        self.names = names;
+        self
     }
 
     pub(super) fn row(&mut self, key: &str, mapping: Mapping, note: impl Into<String>) {
-        self.rows.push(Row { key: key.to_owned(), mapping, note: note.into() });
+        let key = self.name_of(key);
+        self.rows.push(Row { key, mapping, note: note.into() });
+    }
+
+    /// Returns what a key is called where it came from.
+    pub(super) fn name_of(&self, key: &str) -> String {
+        if let Some(name) = self.names.get(key) {
+            return name.clone();
+        }
+        if self.is_flat {
+            let option = key.strip_prefix("channel.without_namespace.");
+            if let Some(option) = option.or_else(|| {
+                key.strip_prefix("channel.").filter(|rest| rest.starts_with("namespaces["))
+            }) {
+                return option.to_owned();
+            }
+        }
+        key.to_owned()
+    }
+
+    /// Returns the keys that are left.
+    pub(super) fn rest(&self) -> &Value {
+        &self.left
     }
 
     /// Removes a key and returns its value; `None` if it is unset or empty.
@@ -75,6 +115,14 @@ impl ImportSource {
         self.row(key, Mapping::Taken, format!("`{to}`"));
     }
 
+    /// Withdraws the report that a key became `to`, and returns the key.
+    pub(super) fn untake(&mut self, to: &str) -> Option<String> {
+        let note = format!("`{to}`");
+        let index =
+            self.rows.iter().position(|row| row.mapping == Mapping::Taken && row.note == note)?;
+        Some(self.rows.remove(index).key)
+    }
+
     /// Converts a key of this kind and sets it under its name in Dunlin.
     pub(super) fn move_as(&mut self, key: &str, to: &str, what: Kind) {
         let Some(value) = self.take(key) else { return };
@@ -96,14 +144,13 @@ impl ImportSource {
         }
     }
 
-    /// Reports all remaining keys as having no counterpart.
-    pub(super) fn absent(&mut self) {
+    /// Reports all remaining keys as having no counterpart, each with a note.
+    pub(super) fn absent(&mut self, note: impl Fn(&str) -> String) {
         let left = std::mem::take(&mut self.left);
         let mut keys = Vec::new();
         leaves(&Path::root(), &left, &mut keys);
         for key in keys {
-            let note = super::client::absent_note(&key);
-            self.row(&key, Mapping::Absent, note);
+            self.row(&key, Mapping::Absent, note(&key));
         }
     }
 }
@@ -132,7 +179,8 @@ pub(super) fn is_nothing(value: &Value) -> bool {
 pub(super) fn switch(value: &Value) -> bool {
     match value {
         Value::Bool(is) => *is,
-        Value::String(text) => text == "true" || text == "1",
+        // As Go reads it.
+        Value::String(text) => matches!(text.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True"),
         Value::Number(number) => number.as_i64() == Some(1),
         _ => false,
     }
@@ -142,33 +190,15 @@ pub(super) fn count(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// Parses a Go duration: `1h30m`, `300ms`, `0.5s`; a bare number is nanoseconds.
+/// Reads a Go duration: `1h30m`, `300ms`, `0.5s`; a bare number is nanoseconds.
 pub(super) fn milliseconds(value: &Value) -> Option<u64> {
-    if let Some(ns) = value.as_u64() {
-        return Some(ns / 1_000_000);
+    match value {
+        Value::Number(ns) => ns.as_u64().map(|ns| ns / 1_000_000),
+        // As a variable has it.
+        Value::String(text) if text == "0" => Some(0),
+        Value::String(text) => duration::milliseconds(text),
+        _ => None,
     }
-    let mut rest = value.as_str()?;
-    let mut ms = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, behind) = rest.split_at(digits);
-        let unit = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(unit);
-        let scale = match unit {
-            "ns" => 1e-6,
-            "us" | "µs" => 1e-3,
-            "ms" => 1.0,
-            "s" => 1e3,
-            "m" => 6e4,
-            "h" => 3.6e6,
-            "d" => 8.64e7,
-            _ => return None,
-        };
-        ms += number.parse::<f64>().ok()? * scale;
-        rest = behind;
-    }
-    // A cast saturates, as intended.
-    Some(ms as u64)
 }
 
 fn kind(value: &Value) -> &'static str {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::Mapping;
-use super::source::{ImportSource, is_nothing, milliseconds, switch};
+use crate::import::report::Mapping;
+use crate::import::source::{ImportSource, is_nothing, milliseconds, switch};
 use crate::path::Path;
 
 /// Proxies without a name in Centrifugo: their key, and their name in Dunlin.
@@ -105,9 +105,15 @@ fn define(source: &mut ImportSource, key: &str, name: &str, options: &Map<String
                 Some(ms) => source.set(&to.join("timeout_ms"), ms),
                 None => source.row(&of, Mapping::Absent, "it cannot be read; it is 1 s"),
             },
-            "http_headers" | "emulated_headers" | "include_connection_meta" => {
-                source.set(&to.join(option), value.clone());
+            // A variable has names with blanks between.
+            "http_headers" | "emulated_headers" => {
+                let names = match value {
+                    Value::String(names) => names.split_whitespace().map(Value::from).collect(),
+                    names => names.clone(),
+                };
+                source.set(&to.join(option), names);
             }
+            "include_connection_meta" => source.set(&to.join(option), switch(value)),
             "http" => http(source, &of, &to, value),
             "binary_encoding" => {
                 let note = "payloads that are no JSON are in base64, and those that are are not";
@@ -125,7 +131,10 @@ fn http(source: &mut ImportSource, key: &str, to: &Path, options: &Value) {
     for (option, value) in options.iter().filter(|(_, value)| !is_nothing(value)) {
         let of = format!("{key}.{option}");
         match option.as_str() {
-            "static_headers" => source.set(&to.join(option), value.clone()),
+            "static_headers" => match headers_of(value) {
+                Some(headers) => source.set(&to.join(option), headers),
+                None => source.row(&of, Mapping::Closed, "expected names and values; none is sent"),
+            },
             "status_to_code_transforms" => {
                 source.row(&of, Mapping::Changed, "another status than 200 is error 100 here");
             }
@@ -142,5 +151,17 @@ fn http(source: &mut ImportSource, key: &str, to: &Path, options: &Value) {
             }
             _ => source.row(&of, Mapping::Absent, ""),
         }
+    }
+}
+
+/// Reads headers: an object, or a list of `key` and `value`.
+fn headers_of(value: &Value) -> Option<Map<String, Value>> {
+    match value {
+        Value::Object(headers) => Some(headers.clone()),
+        Value::Array(list) => list
+            .iter()
+            .map(|pair| Some((pair["key"].as_str()?.to_owned(), pair["value"].clone())))
+            .collect(),
+        _ => None,
     }
 }
