@@ -12,9 +12,9 @@ pub struct LinkFull;
 /// A server by name or address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Server {
-    /// A name, an IPv4 address, or an IPv6 address without brackets.
+    /// A name, an IPv4 address, an IPv6 address without brackets, or the absolute path of a Unix socket.
     pub host: String,
-    /// Its port.
+    /// Its port; 0 for a socket.
     pub port: u16,
     /// Its role, which determines the login.
     pub role: ServerRole,

@@ -8,7 +8,7 @@ use dunlin_wire::backoff::{Backoff, Jitter};
 use dunlin_wire::resp::{Limits, Value};
 
 use super::connection::{Connection, Event, InvalidCommand};
-use crate::{ConnId, ConnectConfig, Context, ServerAddr, TimerId, WriteError};
+use crate::{ConnId, ConnectConfig, Context, ServerAddr, TimerId, Tls, Url, WriteError};
 
 /// Maximum number of channels in one subscribe command.
 const CHANNELS_PER_COMMAND: usize = 128;
@@ -43,10 +43,73 @@ pub struct ClientConfig {
     pub retry_ms_max: u64,
 }
 
+/// The port of a URL that has none.
+const PORT: u16 = 6379;
+
 impl ClientConfig {
     /// Creates the default configuration for a server at this address.
     pub fn new(addr: SocketAddr) -> ClientConfig {
         ClientConfig::at(ServerAddr::Network { host: addr.ip().to_string(), port: addr.port() })
+    }
+
+    /// Creates the configuration for the URL of a server: `redis://user:password@host:port/database`, `rediss://` for TLS that
+    /// trusts the system's roots, or `unix:` and the path of a socket. The login is percent-encoded (RFC 3986 §2.1).
+    ///
+    /// ```
+    /// use dunlin_net::ServerAddr;
+    /// use dunlin_net::redis::ClientConfig;
+    ///
+    /// let config = ClientConfig::from_url("redis://ada:p%40ss@10.0.0.7/2")?;
+    /// assert_eq!(config.server, ServerAddr::Network { host: "10.0.0.7".into(), port: 6379 });
+    /// assert_eq!(config.auth, Some(("ada".into(), "p@ss".into())));
+    /// assert_eq!(config.database, 2);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The URL cannot be read, or there are no roots to trust. The error does not contain the URL, which may have a password.
+    pub fn from_url(url: &str) -> io::Result<ClientConfig> {
+        let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_owned());
+        if let Some(path) = url.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return Ok(ClientConfig::at(ServerAddr::Unix(path.into())));
+        }
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        if !matches!(scheme, "redis" | "rediss") {
+            return Err(wrong("the URL begins with none of redis://, rediss:// and unix:"));
+        }
+        let (place, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, host) = place.rsplit_once('@').unwrap_or(("", place));
+        // As for a URL of HTTP, with another port.
+        let as_http: Url = format!("http://{host}").parse()?;
+        let ServerAddr::Network { host: name, port } = as_http.server else {
+            return Err(wrong("the URL has no host"));
+        };
+        let has_port = host[host.rfind(']').unwrap_or(0)..].contains(':');
+        let mut config = ClientConfig::at(ServerAddr::Network {
+            host: name,
+            port: if has_port { port } else { PORT },
+        });
+        if !login.is_empty() {
+            let (user, password) = login.split_once(':').unwrap_or((login, ""));
+            let decoded = |text: &str| {
+                decoded(text).ok_or_else(|| wrong("the percent-encoding of the login is broken"))
+            };
+            let user = decoded(user)?;
+            let user = if user.is_empty() { "default".to_owned() } else { user };
+            config.auth = Some((user, decoded(password)?));
+        }
+        if !database.is_empty() {
+            let number = database.parse();
+            config.database = number.map_err(|_| wrong("the database of the URL is no number"))?;
+        }
+        if scheme == "rediss"
+            && let ServerAddr::Network { host, .. } = &config.server
+        {
+            config.connect.tls = Some(Tls::system()?.client(host)?);
+        }
+        Ok(config)
     }
 
     /// Creates the default configuration for a server at this host or Unix socket.
@@ -65,6 +128,20 @@ impl ClientConfig {
             retry_ms_max: 5000,
         }
     }
+}
+
+/// Decodes percent-encoding.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        let digits =
+            part.get(..2).filter(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
 }
 
 impl fmt::Debug for ClientConfig {

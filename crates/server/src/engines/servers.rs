@@ -10,6 +10,9 @@ use crate::namespace::raw_subjects;
 /// The servers of an engine.
 pub(crate) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<Server> {
     let server = |address: &String| {
+        if let Some(path) = address.strip_prefix("unix:") {
+            return Server { host: path.to_owned(), port: 0, role };
+        }
         let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         Server { host, port: port.parse().unwrap_or_default(), role }

@@ -596,7 +596,10 @@ impl Worker<'_> {
 }
 
 fn place(server: &Server) -> ServerAddr {
-    ServerAddr::Network { host: server.host.clone(), port: server.port }
+    match server.host.starts_with('/') {
+        true => ServerAddr::Unix((&*server.host).into()),
+        false => ServerAddr::Network { host: server.host.clone(), port: server.port },
+    }
 }
 
 fn engine_config(id: EngineId, config: &dunlin_config::Engine, workers: usize) -> EngineConfig {

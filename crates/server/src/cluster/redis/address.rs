@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -142,6 +142,9 @@ impl RedisAddress {
     }
 
     async fn connect(&self, server: &str) -> io::Result<Box<dyn ByteStream>> {
+        if let Some(path) = server.strip_prefix("unix:") {
+            return Ok(Box::new(UnixStream::connect(path).await?));
+        }
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
         let Some(tls) = self.tls.config() else { return Ok(Box::new(stream)) };

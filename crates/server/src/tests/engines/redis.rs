@@ -63,6 +63,22 @@ fn nodes_share_a_database_of_a_redis_that_speaks_tls_and_wants_a_password() {
     crosses(&node_on(1, engine()), &node_on(2, engine()));
 }
 
+/// As many have it in their environment: a URL, and a socket where server and node are on one machine.
+#[test]
+fn nodes_share_a_redis_by_its_url_and_by_its_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("redis.sock").display().to_string();
+    let redis = Redis::start(&["--requirepass", "p@ss", "--unixsocket", &socket]);
+    let engine = |address: String| -> Engine {
+        serde_json::from_value(json!({"addresses": [address], "password": "p@ss"})).unwrap()
+    };
+    let by_socket = || engine(format!("unix:{socket}"));
+    let by_url: Engine =
+        serde_json::from_value(json!({"addresses": [format!("redis://:p%40ss@{}/0", redis.addr)]}))
+            .unwrap();
+    crosses(&node_on(1, by_socket()), &node_on(2, by_url));
+}
+
 #[test]
 fn sentinels_have_a_login_of_their_own() {
     let primary = Redis::start(&["--requirepass", "secret"]);
