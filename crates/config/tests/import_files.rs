@@ -146,7 +146,7 @@ fn centrifugo() -> Vec<Case> {
         case(
             "v4_sentinel.json",
             CentrifugoV4,
-            &[],
+            &["skip_user_check_in_subscription_token"],
             json!({
                 "/engines/main/topology": "sentinel", "/engines/main/sentinel_primaries": ["mymaster"],
                 "/engines/main/addresses": ["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"],
@@ -176,8 +176,8 @@ fn centrifugo() -> Vec<Case> {
             "v5_granular.yaml",
             CentrifugoV5,
             &[
-                "namespaces[board].allow_publish_for_client",
-                "namespaces[board].publish_proxy_enabled",
+                "namespaces[desk].allow_publish_for_client",
+                "namespaces[desk].publish_proxy_enabled",
                 "namespaces[room].allow_subscribe_for_client",
                 "proxies[grpc]",
             ],
@@ -186,8 +186,8 @@ fn centrifugo() -> Vec<Case> {
                 "/proxies/rooms/static_headers/X-Key": "rooms-secret", "/client/proxy/rpc": "auth",
                 "/rpc/namespaces/users/proxy": "rooms", "/channel/namespaces/room/subscribe_proxy": "rooms",
                 "/channel/namespaces/room/allow_subscribe_for_client": null,
-                "/channel/namespaces/board/publish_proxy": null,
-                "/channel/namespaces/board/allow_publish_for_client": null,
+                "/channel/namespaces/desk/publish_proxy": null,
+                "/channel/namespaces/desk/allow_publish_for_client": null,
             }),
         ),
         case(

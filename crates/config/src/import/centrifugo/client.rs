@@ -75,6 +75,10 @@ pub(super) fn client(source: &mut ImportSource) {
             "nothing is open to everybody here; development mode is, on this machine",
         ),
         ("client.insecure_skip_token_signature_verify", "a token is always verified"),
+        (
+            "skip_user_check_in_subscription_token",
+            "a subscription token is for the user in its `sub` alone",
+        ),
         ("http_api.insecure", "calls of the API show a key"),
         ("admin.insecure", "changes on the admin port show a token"),
         (

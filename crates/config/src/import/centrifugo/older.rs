@@ -158,6 +158,8 @@ pub(super) fn convert(document: Value, origin: Origin) -> Converted {
     converter.namespaces();
     converter.broker();
     if origin == Origin::CentrifugoV3 {
+        let note = "a token for a channel names its user in `sub`, as in Centrifugo since v4";
+        converter.row("subscription tokens", Mapping::Changed, note);
         converter.rename("client_anonymous", "client.allow_anonymous_connect_without_token");
     }
     if origin != Origin::CentrifugoV5 {
