@@ -502,7 +502,7 @@ fn variables_override_the_file_and_fill_references() {
 }
 
 #[test]
-fn server_that_cannot_be_told_is_asked_for() {
+fn server_that_is_not_recognised_is_asked_for() {
     for text in ["A=1\n", "CENTRIFUGO_API_KEY=a\nREVERB_APP_ID=1\n"] {
         let errors = Import::of(text, Format::Environment).run().unwrap_err();
         assert!(errors.iter().next().unwrap().fix.is_some(), "{errors}");

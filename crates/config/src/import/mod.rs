@@ -9,6 +9,7 @@
 //! Names and defaults are those in the sources of these servers.
 
 mod centrifugo;
+mod detect;
 mod dotenv;
 mod format;
 mod helm;
@@ -104,7 +105,7 @@ impl Import<'_> {
         let is_chart = helm::unwrap(&mut document, &mut variables, &mut rows);
         let origin = match origin {
             Some(origin) => origin,
-            None => origin::detect(&document, &variables)?,
+            None => detect::detect(&document, &variables)?,
         };
         let mut source = match origin {
             Origin::Soketi => soketi::translate(document, &variables),
