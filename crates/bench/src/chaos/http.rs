@@ -129,7 +129,7 @@ impl Client<'_> {
         let names: String =
             self.slots.iter().map(|slot| format!("channel=c{}&", slot.channel)).collect();
         // Half of the clients begin at the beginning of the history.
-        let mut cursor = if self.number % 2 == 0 { String::new() } else { "0".to_owned() };
+        let mut cursor = if self.number.is_multiple_of(2) { String::new() } else { "0".to_owned() };
         while !self.is_over() {
             let wait_ms = self.random.below(POLL_MS);
             let timeout = match self.random.below(GIVEN_UP) {
