@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
-use dunlin_config::{Applies, Change, ChangedKey, PreparedChange, Snapshot};
+use dunlin_config::{
+    Applies, Change, ChangedKey, PreparedChange, Snapshot, sends_secret_elsewhere,
+};
 use dunlin_net::{ConnId, TimerId};
 use serde_json::{Value, json};
 
@@ -251,8 +253,9 @@ impl Admin {
             crate::tls::names_files(&base.config, after)
                 || crate::engines::login::names_files(&base.config, after)
         };
-        let concerns_secrets =
-            prepared.changes().iter().any(ChangedKey::has_secret) || names_files();
+        let concerns_secrets = prepared.changes().iter().any(ChangedKey::has_secret)
+            || names_files()
+            || sends_secret_elsewhere(&base.config, &prepared.snapshot().config);
         if !submitted.secrets
             && concerns_secrets
             && let ReplyTo::Caller(conn) | ReplyTo::First(conn) = submitted.to
