@@ -15,7 +15,7 @@ use crate::slots::NONE;
 /// One session's subscription to one channel. A vacant record has no channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subscription {
-    /// Slot of the session, below [`LISTED`] and [`SKIPS_OWN_JOIN`].
+    /// Slot of the session, below [`LISTED`], [`SKIPS_OWN_JOIN`] and [`OF_CONNECTION`].
     session: u32,
     pub(crate) channel: u32,
     pub(crate) state: PackedState,
@@ -29,7 +29,9 @@ const _: () = assert!(size_of::<Subscription>() == 16);
 pub(crate) const LISTED: u32 = 1 << 31;
 /// The session is not sent its own join.
 pub(crate) const SKIPS_OWN_JOIN: u32 = 1 << 30;
-const _: () = assert!(SESSIONS_MAX <= SKIPS_OWN_JOIN as usize);
+/// It rests on what the session was given when it began.
+pub(crate) const OF_CONNECTION: u32 = 1 << 29;
+const _: () = assert!(SESSIONS_MAX <= OF_CONNECTION as usize);
 
 /// How far a subscription has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ impl Subscription {
 
     /// Slot of the session.
     pub(crate) fn slot(&self) -> u32 {
-        self.session & !(LISTED | SKIPS_OWN_JOIN)
+        self.session & !(LISTED | SKIPS_OWN_JOIN | OF_CONNECTION)
     }
 
     pub(crate) fn is(&self, flag: u32) -> bool {

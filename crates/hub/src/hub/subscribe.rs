@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Hub;
 use super::forms::FILTERS_BYTES_MAX;
 use crate::channel::{
-    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, SKIPS_OWN_JOIN,
-    Subscriber, Subscription, SubscriptionState,
+    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, OF_CONNECTION,
+    SKIPS_OWN_JOIN, Subscriber, Subscription, SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -128,7 +128,9 @@ impl Hub {
         let info = (listed || says_more).then(|| self.new_client_info(slot, user, chan_info));
         let list_members = subscribe.list_members;
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        let flags = flag(listed, LISTED) | flag(subscribe.skip_own_join, SKIPS_OWN_JOIN);
+        let flags = flag(listed, LISTED)
+            | flag(subscribe.skip_own_join, SKIPS_OWN_JOIN)
+            | flag(subscribe.of_connection, OF_CONNECTION);
 
         let channel = match known {
             Some(channel) => channel,

@@ -20,6 +20,7 @@ use dunlin_wire::http1::query;
 use super::Worker;
 use super::link::{Link, Role};
 use super::parts::{Pending, SessionParams};
+use super::permission::{Entitlement, Source};
 use super::routes::{origin_of, origin_refused};
 use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
 use crate::metrics::Metric;
@@ -335,22 +336,20 @@ impl Worker<'_> {
         };
         let member = authorized_member(app, socket_id, of.user.as_ref(), request)?;
         let is_presence = ChannelKind::of(name) == ChannelKind::Presence;
-        let namespace = self
-            .namespace_of(channel)
-            .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
-        let options = Arc::clone(&namespace.options);
-        let subscribe = SubscribeOptions {
+        let asked = SubscribeOptions {
             // The client gets the last event.
             recover: ChannelKind::is_cache(name).then(StreamPosition::default),
-            granted: true,
             join_leave: is_presence,
-            join_leave_granted: is_presence,
             skip_own_join: true,
             list_members: is_presence,
             chan_info: member.as_ref().and_then(|member| member.user_info.clone()),
             member: member.map(|member| member.user_id.as_str().into()),
             ..SubscribeOptions::default()
         };
+        let entitled =
+            self.claim(session, channel).and_then(|claim| claim.entitle(Source::App, asked));
+        let Entitlement { options, subscribe, .. } = entitled
+            .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
         let now = self.now(cx);
         if let Some(token) = self.token(cx, Pending::Pusher { session }) {
             let channel = ChannelRef::new(channel, &options);
