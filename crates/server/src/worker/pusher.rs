@@ -136,7 +136,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         encoding: Encoding,
-        app: &App,
+        app: &Arc<App>,
     ) -> Result<(), (PusherCode, &'static str)> {
         const FULL: (PusherCode, &str) = (PusherCode::OverCapacity, "there is no room now");
         let Some(&mut Link { peer, .. }) = cx.data(conn) else { return Ok(()) };
@@ -176,7 +176,7 @@ impl Worker<'_> {
         self.authenticated(cx, conn);
         cx.coalesce_input(conn);
         self.population_changed(user);
-        let socket_id = self.pusher.begin(session, &app.name);
+        let socket_id = self.pusher.begin(session, app);
         self.emit_connect(session, user, encoding);
         self.say(session, |out| {
             event::write_connection_established(out, socket_id, activity_timeout_ms.div_ceil(1000));
@@ -190,17 +190,27 @@ impl Worker<'_> {
         self.disconnect(cx, conn, &Disconnect { code: code.code(), reason: why.to_owned().into() });
     }
 
-    /// Disconnects the sessions of apps that no longer exist, or belong to another tenant now.
+    /// Disconnects the sessions of apps that no longer exist, or belong to another tenant now, and of those whose secret, which
+    /// has signed what their sessions have, is another now.
     pub(super) fn end_pusher_apps(&mut self, cx: &mut Context<Link>) {
         let (apps, hub) = (Arc::clone(&self.settings.pusher), &self.hub);
-        let ended = self.pusher.without_app(|session, app| {
+        let ended = self.pusher.renew_apps(|session, before| {
             let tenant = hub.session(session).and_then(|view| tenant::split(view.user).0);
-            apps.by_name(app).is_some_and(|app| app.config.tenant.as_deref() == tenant)
+            let app = apps.by_name(&before.name)?;
+            let is_same = app.config.tenant.as_deref() == tenant
+                && (&app.config.key, &app.config.secret)
+                    == (&before.config.key, &before.config.secret);
+            is_same.then(|| Arc::clone(app))
         });
         for session in ended {
+            let app = self.pusher.get(session).and_then(|of| apps.by_name(&of.app.name));
+            let (code, why) = match app {
+                Some(_) => (PusherCode::Reconnect, "the app's key or secret was replaced"),
+                None => (PusherCode::NoApp, "the app was taken away"),
+            };
             if let Some(view) = self.hub.session(session) {
                 let conn = ConnId::from_u64(view.tag);
-                self.end_pusher(cx, conn, PusherCode::NoApp, "the app was taken away");
+                self.end_pusher(cx, conn, code, why);
             }
         }
     }
@@ -253,7 +263,7 @@ impl Worker<'_> {
         session: SessionId,
         message: Message<'_>,
     ) -> (Option<String>, u64) {
-        let app = self.pusher.get(session).map(|of| &*of.app);
+        let app = self.pusher.get(session).map(|of| &*of.app.name);
         let Some(app) = app.and_then(|name| self.settings.pusher.by_name(name)).map(Arc::clone)
         else {
             return (None, 0);
