@@ -239,9 +239,13 @@ impl Claim<'_> {
             (None, None) => basis.granted && !is_by_capability,
         };
         let capable = self.capable.contains(Allow::SUBSCRIBE);
+        let grant = !is_by_capability || capable;
         SubscriberRights {
-            subscription: self.permits(Permission::Subscribe, false) || capable,
-            grant: !is_by_capability || capable,
+            // An expression is not evaluated for what a grant keeps.
+            subscription: basis.granted && grant
+                || capable
+                || self.permits(Permission::Subscribe, false),
+            grant,
             join_leave: self.permits(Permission::Presence, true),
             join_leave_grant: joins
                 || self.capable.contains(Allow::PRESENCE)
