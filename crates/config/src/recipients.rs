@@ -43,7 +43,7 @@ fn to_backends(before: &Config, after: &Config) -> bool {
             let by_proxy = |of: &Proxy| {
                 !of.static_headers.is_empty() && of.upstream.as_deref() == Some(&**name)
             };
-            after.proxies.values().any(|of| by_proxy(of))
+            after.proxies.values().any(by_proxy)
                 || after.webhooks.hooks.values().any(|of| signs(of) && of.upstream == *name)
         })
 }
@@ -55,8 +55,13 @@ fn signs(hook: &Hook) -> bool {
 fn reaches_further(before: Option<&Upstream>, after: &Upstream) -> bool {
     let Some(before) = before else { return true };
     let is_known = |address: &str| before.members.values().any(|of| *of.address == *address);
+    let mut members = after.members.changes_from(&before.members);
     (before.tls, &before.ca) != (after.tls, &after.ca)
-        || after.members.values().any(|member| !is_known(&member.address))
+        || members.any(|(_, old, new)| {
+            new.is_some_and(|new| {
+                old.is_none_or(|old| old.address != new.address) && !is_known(&new.address)
+            })
+        })
 }
 
 fn engine(before: &Engine, after: &Engine) -> bool {

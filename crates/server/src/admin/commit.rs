@@ -248,17 +248,16 @@ impl Admin {
             .prepare(&submitted.change, submitted.expected)
             .map_err(|error| ProblemDetails::of_change_error(&error))?;
         // The contents of a file that this process can read are as secret as the value of a key.
-        let names_files = || {
+        let concerns_secrets = || {
             let after = &prepared.snapshot().config;
-            crate::tls::names_files(&base.config, after)
+            prepared.changes().iter().any(ChangedKey::has_secret)
+                || crate::tls::names_files(&base.config, after)
                 || crate::engines::login::names_files(&base.config, after)
+                || sends_secret_elsewhere(&base.config, after)
         };
-        let concerns_secrets = prepared.changes().iter().any(ChangedKey::has_secret)
-            || names_files()
-            || sends_secret_elsewhere(&base.config, &prepared.snapshot().config);
         if !submitted.secrets
-            && concerns_secrets
             && let ReplyTo::Caller(conn) | ReplyTo::First(conn) = submitted.to
+            && concerns_secrets()
         {
             return Err(self.secrets_need_token(cx, conn));
         }

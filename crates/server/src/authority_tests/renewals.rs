@@ -138,7 +138,7 @@ fn connection_has_the_labels_and_the_info_of_its_newest_token() {
     });
     let claims = |region: &str, level: u64| {
         json!({"sub": "ada", "labels": {"region": region}, "info": {"level": level},
-            "subs": {"room:a": {"info": {"seat": level}}}})
+            "subs": {"room:a": {"info": {"place": level}}}})
     };
     let mut ada = Client::connect(&cluster, &claims("eu", 1));
     let seen = |region: &str| {
@@ -154,7 +154,7 @@ fn connection_has_the_labels_and_the_info_of_its_newest_token() {
     let said = ada.say(&json!({"id": 6, "publish": {"channel": "room:a", "data": 7}}));
     let push = if said["push"].is_null() { ada.next() } else { said };
     let info = &push["push"]["pub"]["info"];
-    assert_eq!(info["chan_info"]["seat"], 2, "{push}");
+    assert_eq!(info["chan_info"]["place"], 2, "{push}");
 }
 
 /// Regression test: joins and leaves went on after the grant of them was gone, in the connection's token or the subscription's.

@@ -111,7 +111,7 @@ fn poll_without_the_history_permission_shows_no_position() {
     let sealed = since(&first, "closed:a");
     assert!(sealed.offset == 0 && sealed.epoch != epoch, "{sealed:?}");
 
-    // It is told all the same whether it has missed something.
+    // It learns all the same whether it has missed something.
     let cursor = first["cursor"].as_str().unwrap();
     let second = poll("closed:a", cursor);
     assert_eq!((&second["gap"], &second["cursor"]), (&Value::Null, &first["cursor"]), "{second}");

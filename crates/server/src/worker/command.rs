@@ -276,7 +276,7 @@ impl Worker<'_> {
             Err(fault) => (SubscribeOptions::default(), Some(fault)),
         };
         let entitlement = self.claim(session, channel)?.entitle(Source::Client, asked)?;
-        // Who may not subscribe is told that, and not what is wrong with the options.
+        // The missing permission is the error, and not what is wrong with the options.
         fault.map_or(Ok(()), Err)?;
         self.begin_subscription(cx, (session, id), channel, entitlement);
         Ok(())
