@@ -97,6 +97,32 @@ impl Change {
         })
     }
 
+    /// Returns whether it has the value of a secret, even the present one: who may not set secrets would learn by it whether that
+    /// is right.
+    pub fn names_secrets(&self) -> bool {
+        fn names(node: &SchemaNode, value: &Value) -> bool {
+            match (&node.kind, value) {
+                (Kind::Secret, Value::String(text)) => text != Secret::HIDDEN,
+                (_, Value::Object(object)) if node.has_secrets() => object
+                    .iter()
+                    .any(|(key, value)| node.below(key).is_some_and(|below| names(below, value))),
+                _ => false,
+            }
+        }
+        let at = |pointer: &Pointer, value| known(pointer).is_ok_and(|node| names(node, value));
+        match self {
+            Change::Put { pointer, value } => at(pointer, value),
+            Change::Merge(patch) => names(schema::root(), patch),
+            Change::Patch(operations) => operations.iter().any(|operation| match operation {
+                Operation::Add { path, value }
+                | Operation::Replace { path, value }
+                | Operation::Test { path, value } => at(path, value),
+                Operation::Remove { .. } | Operation::Move { .. } | Operation::Copy { .. } => false,
+            }),
+            Change::Delete { .. } | Change::Restore(_) => false,
+        }
+    }
+
     /// Creates a [`Change::Put`] from a JSON text.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use crate::slots::NONE;
 /// One session's subscription to one channel. A vacant record has no channel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subscription {
-    /// Slot of the session, below [`LISTED`], [`SKIPS_OWN_JOIN`] and [`SERVER_SIDE`].
+    /// Slot of the session, below [`LISTED`], [`SKIPS_OWN_JOIN`], [`SERVER_SIDE`] and [`OF_CONNECTION`].
     session: u32,
     pub(crate) channel: u32,
     pub(crate) state: PackedState,
@@ -31,7 +31,9 @@ pub(crate) const LISTED: u32 = 1 << 31;
 pub(crate) const SKIPS_OWN_JOIN: u32 = 1 << 30;
 /// The server made it: the client does not make it again while it is connected.
 pub(crate) const SERVER_SIDE: u32 = 1 << 29;
-const _: () = assert!(SESSIONS_MAX <= SERVER_SIDE as usize);
+/// It rests on what the session was given when it began.
+pub(crate) const OF_CONNECTION: u32 = 1 << 28;
+const _: () = assert!(SESSIONS_MAX <= OF_CONNECTION as usize);
 
 /// How far a subscription has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +89,7 @@ impl Subscription {
 
     /// Slot of the session.
     pub(crate) fn slot(&self) -> u32 {
-        self.session & !(LISTED | SKIPS_OWN_JOIN | SERVER_SIDE)
+        self.session & !(LISTED | SKIPS_OWN_JOIN | SERVER_SIDE | OF_CONNECTION)
     }
 
     pub(crate) fn is(&self, flag: u32) -> bool {

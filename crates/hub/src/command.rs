@@ -79,6 +79,9 @@ pub struct SubscribeOptions {
     /// The subscription is based on a grant (a server-side subscription, or a token) and not on the channel's rules.
     /// A [`Withdrawal`](crate::Withdrawal) does not end it.
     pub granted: bool,
+    /// The subscription is one of those that the session was given when it began, and not its own wish: a
+    /// [comparison](crate::Hub::compare_session) names it as such.
+    pub of_connection: bool,
     /// Send [`Outgoing::Subscribe`](crate::Outgoing::Subscribe) and the recovered publications to the session: for a
     /// server-side subscription of a client that is already connected.
     pub announce: bool,

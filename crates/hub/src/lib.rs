@@ -57,7 +57,10 @@ pub use config::{HubConfig, Now};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
-pub use hub::{Hub, SubscriberCount, SubscriberRights, TenantTraffic, Withdrawal};
+pub use hub::{
+    CheckedSubscription, Hub, SubscriberCount, SubscriberRights, SubscriptionBasis, TenantTraffic,
+    Withdrawal,
+};
 pub use member_event::MemberEvent;
 pub use message::HubMessage;
 pub use options::{ChannelOptions, ChannelRef, OverflowPolicy, RecoveryMode};

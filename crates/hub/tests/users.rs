@@ -5,9 +5,9 @@ mod kit;
 use std::sync::Arc;
 
 use dunlin_hub::{
-    ChannelOptions, ChannelRef, ChannelSummary, DisconnectUser, Error, Event, Info, NewSession,
-    PayloadFormat, PresenceStats, SendToUser, SessionId, SubscribeOptions, SubscribeUser,
-    SubscriberRights, UnsubscribeUser, Withdrawal,
+    ChannelOptions, ChannelRef, ChannelSummary, CheckedSubscription, DisconnectUser, Error, Event,
+    Info, NewSession, PayloadFormat, PresenceStats, SendToUser, SessionId, SubscribeOptions,
+    SubscribeUser, SubscriberRights, UnsubscribeUser, Withdrawal,
 };
 use kit::{World, plain, with_history};
 
@@ -380,10 +380,11 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     world.hub(0).handle_subscribe(now, 77, late, ChannelRef::new(&far, &options), asked());
 
     let mut withdrawal = Withdrawal::default();
-    let permits = |channel: &str, user: &str, of: SessionId, _: u64| SubscriberRights {
-        subscription: !channel.starts_with("chat:") || user == "bob",
+    let permits = |of: &CheckedSubscription<'_>| SubscriberRights {
+        subscription: !of.channel.starts_with("chat:") || of.user == "bob",
         join_leave: true,
-        grant: of != lost,
+        grant: of.session != lost,
+        join_leave_grant: true,
     };
     let mut turns = 1;
     while !world.hub(0).withdraw(now, &mut withdrawal, 3, "withdrawn", permits) {
@@ -405,6 +406,59 @@ fn a_withdrawal_ends_what_clients_asked_for_and_nothing_else() {
     assert_eq!(world.read(chosen), "pub chat:a 0 x\n", "the server had subscribed it");
     assert_eq!(world.read(lost), "unsub chat:a 2000\n", "what it was granted by does not hold");
     assert_eq!(world.read(late), "");
+}
+
+#[test]
+fn session_whose_connection_is_given_less_loses_that_and_nothing_else() {
+    let mut world = World::new(2);
+    let options = Arc::new(ChannelOptions { join_leave: true, ..ChannelOptions::default() });
+    let given = || SubscribeOptions { granted: true, of_connection: true, ..Default::default() };
+    let [ann, bob] = ["ann", "bob"].map(|user| world.open(0, user));
+    for session in [ann, bob] {
+        world.subscribe(session, "kept", &options, given());
+        world.subscribe(session, "lost", &options, given());
+        let granted = SubscribeOptions { granted: true, ..SubscribeOptions::default() };
+        world.subscribe(session, "by the server API", &options, granted);
+        let capable = SubscribeOptions {
+            join_leave: true,
+            join_leave_granted: true,
+            skip_own_join: true,
+            ..SubscribeOptions::default()
+        };
+        world.subscribe(session, "joins", &options, capable);
+    }
+    // Its home worker has not answered yet.
+    let (now, far) = (world.now, world.channel_at(1, "lost:"));
+    world.hub(0).handle_subscribe(now, 77, ann, ChannelRef::new(&far, &options), given());
+    for session in [ann, bob] {
+        world.read(session);
+    }
+    assert!(world.hub(0).is_of_connection(ann, "kept"));
+    assert!(!world.hub(0).is_of_connection(ann, "joins"));
+    let permits = |of: &CheckedSubscription<'_>| SubscriberRights {
+        subscription: !of.basis.of_connection,
+        join_leave: false,
+        grant: !of.channel.starts_with("lost"),
+        join_leave_grant: false,
+    };
+    world.hub(0).compare_session(now, ann, "less", permits);
+    world.settle();
+    let failed = world.take_events().into_iter().any(|(_, event)| {
+        matches!(
+            event,
+            Event::Subscribed { token: 77, result: Err(Error::PermissionWithdrawn), .. }
+        )
+    });
+    assert!(failed, "one that is pending ends, too");
+    let visitor = world.open(0, "visitor");
+    world.subscribe(visitor, "joins", &options, SubscribeOptions::default());
+    for channel in ["kept", "lost", "by the server API", "joins"] {
+        world.publish(1, channel, &options, "x");
+    }
+    let rest = "pub by the server API 0 x\npub joins 0 x\n";
+    assert_eq!(world.read(ann), format!("unsub lost 2000\npub kept 0 x\n{rest}"));
+    let all = format!("join joins visitor\npub kept 0 x\npub lost 0 x\n{rest}");
+    assert_eq!(world.read(bob), all, "another session");
 }
 
 #[test]
@@ -430,10 +484,11 @@ fn joins_and_leaves_end_with_the_permission_and_the_subscription_stays() {
     let now = world.now;
     world.hub(0).handle_subscribe(now, 7, late, ChannelRef::new("other", &options), asked());
     let mut withdrawal = Withdrawal::default();
-    let permits = |_: &str, user: &str, _: SessionId, _: u64| SubscriberRights {
+    let permits = |of: &CheckedSubscription<'_>| SubscriberRights {
         subscription: true,
-        join_leave: user == "bob",
+        join_leave: of.user == "bob",
         grant: true,
+        join_leave_grant: true,
     };
     while !world.hub(0).withdraw(now, &mut withdrawal, 2, "", permits) {}
     world.settle();

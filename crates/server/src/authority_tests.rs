@@ -2,6 +2,7 @@
 
 mod labels;
 mod renewals;
+mod transports;
 
 use std::sync::Arc;
 

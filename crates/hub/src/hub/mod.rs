@@ -64,7 +64,7 @@ use crate::user::Users;
 
 pub use subscriber_count::SubscriberCount;
 pub use tenants::TenantTraffic;
-pub use withdraw::{SubscriberRights, Withdrawal};
+pub use withdraw::{CheckedSubscription, SubscriberRights, SubscriptionBasis, Withdrawal};
 
 /// The sessions, subscriptions and home channels of one worker, and its pending output. Does no I/O and reads
 /// no clock.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arcstr::ArcStr;
 
 use super::Hub;
-use crate::channel::{LISTED, Subscription};
+use crate::channel::{LISTED, OF_CONNECTION, Subscription};
 use crate::channel_event::UnsubscribeCause;
 use crate::command::{MemberUser, NewSession, SessionView};
 use crate::config::Now;
@@ -266,6 +266,14 @@ impl Hub {
         let channel = self.channels.find(&self.names, channel);
         let both = self.slot_of(id).zip(channel);
         both.is_some_and(|(slot, channel)| self.subscription_to(slot, channel).is_some())
+    }
+
+    /// Whether the session is subscribed to the channel [since it began](crate::SubscribeOptions::of_connection).
+    pub fn is_of_connection(&self, id: SessionId, channel: &str) -> bool {
+        let channel = self.channels.find(&self.names, channel);
+        let found =
+            self.slot_of(id).zip(channel).and_then(|(slot, of)| self.subscription_to(slot, of));
+        found.is_some_and(|at| self.subscriptions[at].is(OF_CONNECTION))
     }
 
     /// The owner of streams created by this user.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Hub;
 use crate::channel::{
-    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, SERVER_SIDE,
-    SKIPS_OWN_JOIN, Subscriber, Subscription, SubscriptionState,
+    Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, OF_CONNECTION,
+    SERVER_SIDE, SKIPS_OWN_JOIN, Subscriber, Subscription, SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -131,7 +131,8 @@ impl Hub {
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let flags = flag(listed, LISTED)
             | flag(subscribe.skip_own_join, SKIPS_OWN_JOIN)
-            | flag(subscribe.server_side, SERVER_SIDE);
+            | flag(subscribe.server_side, SERVER_SIDE)
+            | flag(subscribe.of_connection, OF_CONNECTION);
 
         let channel = match known {
             Some(channel) => channel,

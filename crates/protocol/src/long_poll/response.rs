@@ -45,8 +45,10 @@ impl Gap {
 pub struct ResponseChannel<'a> {
     /// Its name.
     pub channel: &'a str,
-    /// The client's position after this response.
+    /// The client's position after this response, or what stands for it in the cursor of a client that may not know it.
     pub position: StreamPosition,
+    /// The client may not know its position: it is not listed.
+    pub is_sealed: bool,
     /// Whether and why publications before it are missing.
     pub gap: Option<Gap>,
 }
@@ -76,7 +78,7 @@ pub fn write_response(out: &mut Vec<u8>, items: &[u8], channels: &[ResponseChann
         gaps.push(b']');
     }
     let mut positions = Object::begin(answer.key("positions"));
-    for channel in channels {
+    for channel in channels.iter().filter(|channel| !channel.is_sealed) {
         let mut position = Object::begin(positions.text_key(channel.channel));
         position.integer("offset", channel.position.offset);
         write_epoch(position.key("epoch"), channel.position.epoch);
@@ -141,9 +143,24 @@ mod tests {
         write_item(&mut items, &Outgoing::Missed { channel: "b", count: 3 });
         write_item(&mut items, &Outgoing::Message { data: b"1", format: PayloadFormat::Json });
         let channels = [
-            ResponseChannel { channel: "a", position: position(7, 10), gap: None },
-            ResponseChannel { channel: "b", position: position(5, 11), gap: Some(Gap::NewStream) },
-            ResponseChannel { channel: "c", position: position(0, 0), gap: Some(Gap::NoHistory) },
+            ResponseChannel {
+                channel: "a",
+                position: position(7, 10),
+                is_sealed: false,
+                gap: None,
+            },
+            ResponseChannel {
+                channel: "b",
+                position: position(5, 11),
+                is_sealed: false,
+                gap: Some(Gap::NewStream),
+            },
+            ResponseChannel {
+                channel: "c",
+                position: position(0, 0),
+                is_sealed: false,
+                gap: Some(Gap::NoHistory),
+            },
         ];
         let mut out = Vec::new();
         write_response(&mut out, &items, &channels);
@@ -164,9 +181,33 @@ mod tests {
     }
 
     #[test]
+    fn position_that_is_sealed_stands_in_the_cursor_alone() {
+        let mut out = Vec::new();
+        let channels = [
+            ResponseChannel { channel: "a", position: position(7, 10), is_sealed: true, gap: None },
+            ResponseChannel {
+                channel: "b",
+                position: position(5, 11),
+                is_sealed: false,
+                gap: None,
+            },
+        ];
+        write_response(&mut out, b"", &channels);
+        let answer: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(answer["positions"], serde_json::json!({"b": {"offset": 5, "epoch": "B"}}));
+        let cursor = Cursor::new([("a", position(7, 10)), ("b", position(5, 11))]);
+        assert_eq!(answer["cursor"], cursor.to_string());
+    }
+
+    #[test]
     fn an_empty_answer_still_has_a_cursor() {
         let mut out = Vec::new();
-        let channels = [ResponseChannel { channel: "a", position: position(0, 10), gap: None }];
+        let channels = [ResponseChannel {
+            channel: "a",
+            position: position(0, 10),
+            is_sealed: false,
+            gap: None,
+        }];
         write_response(&mut out, b"", &channels);
         let answer: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(answer["publications"], serde_json::json!([]));

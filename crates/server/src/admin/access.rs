@@ -180,7 +180,7 @@ impl Admin {
 
     /// Returns the error for a caller without a token that would read or set a secret.
     pub(super) fn secrets_need_token(&self, cx: &Cx, conn: ConnId) -> ProblemDetails {
-        let detail = "showing secrets, setting them and reading them from files needs an admin token of role `change`"
+        let detail = "showing secrets, setting them, reading them from files and changing where they are sent needs an admin token of role `change`"
             .to_owned();
         self.refused(cx, conn, &problem::SECRETS_NEED_TOKEN, detail)
     }

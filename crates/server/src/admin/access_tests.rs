@@ -104,6 +104,52 @@ fn a_watch_ends_with_the_token_that_let_it_in() {
     assert!(!seen.contains("a token that is new"), "{seen}");
 }
 
+/// Regression test: a caller without a token had a proxy's secret headers sent to its own server, by changing the address.
+#[test]
+fn secret_is_sent_nowhere_else_by_a_caller_without_a_token() {
+    let mut config = with_secrets();
+    let member =
+        |address: &str| dunlin_config::Member { address: address.into(), ..Default::default() };
+    let mut upstream = dunlin_config::Upstream::default();
+    upstream.members.insert("a", member("127.0.0.1:9"));
+    config.webhooks.upstreams.insert("backend", upstream);
+    let mut proxy =
+        dunlin_config::Proxy { endpoint: "http://127.0.0.1:9/".into(), ..Default::default() };
+    config.proxies.insert("open", proxy.clone());
+    proxy.static_headers.insert("Authorization", Secret::new("Bearer of the backend's secret"));
+    config.proxies.insert("p", proxy.clone());
+    proxy.upstream = Some("backend".into());
+    proxy.endpoint = "/".into();
+    config.proxies.insert("by_upstream", proxy);
+    let mut server = TestServer::begin_as(1, config, None, false);
+    server.token = None;
+    let put = |target: &str, body: &str| {
+        let answer = server.call("PUT", target, &[JSON], body);
+        let problem = if answer.status == 403 { answer.problem() } else { String::new() };
+        (answer.status, problem)
+    };
+    let refused = (403, "/problems/secrets-need-token".to_owned());
+    let mine = "\"http://127.0.0.1:10/\"";
+    assert_eq!(put("/config/proxies/p/endpoint", mine), refused);
+    assert_eq!(put("/config/proxies/p/endpoint?dry_run=1", mine), refused);
+    assert_eq!(
+        put("/config/webhooks/upstreams/backend/members/a/address", "\"127.0.0.1:10\""),
+        refused
+    );
+    let whole = server.call("GET", "/config/proxies/p", &[], "").body;
+    assert!(whole.contains("***"), "{whole}");
+    assert_eq!(put("/config/proxies/p", &whole.replace("127.0.0.1:9", "127.0.0.1:10")), refused);
+    assert_eq!(put("/config/proxies/q", &whole.replace("127.0.0.1:9", "127.0.0.1:10")).0, 422);
+    // Nor does it learn whether it has guessed a secret.
+    for guess in ["0123456789abcdef0123", "a wrong guess of some length"] {
+        assert_eq!(put("/config/api/keys/backend", &format!("\"{guess}\"")), refused);
+    }
+    // Everything else stays free in development mode.
+    assert_eq!(put("/config/proxies/p/timeout_ms", "77").0, 200);
+    assert_eq!(put("/config/proxies/open/endpoint", mine).0, 200);
+    assert_eq!(put("/config/api/keys/backend", "\"***\"").0, 200);
+}
+
 #[test]
 fn where_there_is_a_token_changes_take_it() {
     let mut server = with_state();

@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
-use dunlin_config::{Applies, Change, ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot};
+use dunlin_config::{
+    Applies, Change, ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot,
+    sends_secret_elsewhere,
+};
 use dunlin_net::{ConnId, TimerId};
 use serde_json::{Value, json};
 
@@ -259,11 +262,15 @@ impl Admin {
         let prepared = base
             .prepare_judged(&submitted.change, submitted.expected, judge)
             .map_err(|error| ProblemDetails::of_change_error(&error))?;
-        let concerns_secrets = prepared.changes().iter().any(ChangedKey::has_secret)
-            || names_files(&base.config, &prepared.snapshot().config);
+        let concerns_secrets = || {
+            let after = &prepared.snapshot().config;
+            prepared.changes().iter().any(ChangedKey::has_secret)
+                || names_files(&base.config, after)
+                || sends_secret_elsewhere(&base.config, after)
+        };
         if !submitted.secrets
-            && concerns_secrets
             && let ReplyTo::Caller(conn) | ReplyTo::First(conn) = submitted.to
+            && concerns_secrets()
         {
             return Err(self.secrets_need_token(cx, conn));
         }

@@ -41,7 +41,7 @@ impl Admin {
             return self.read_config(cx, conn, request, target, (&options, secrets));
         }
         let change = self.change_of(request, target)?;
-        if !caller.secrets && change.reads_secrets() {
+        if !caller.secrets && (change.reads_secrets() || change.names_secrets()) {
             return Err(self.secrets_need_token(cx, conn));
         }
         let origin = Origin {

@@ -75,3 +75,132 @@ fn others_see_what_the_newest_subscription_token_says_of_a_member() {
         assert_eq!(said["push"]["pub"]["info"]["chan_info"]["level"], level, "{said}");
     }
 }
+
+/// The next push of this channel.
+fn next_of(client: &mut Client<'_>, channel: &str) -> Value {
+    loop {
+        let said = client.next();
+        if said["push"]["channel"] == channel {
+            return said["push"].clone();
+        }
+    }
+}
+
+/// Regression test: a channel that the new token does not name any more went on being delivered.
+#[test]
+fn channel_that_a_new_connection_token_does_not_name_is_unsubscribed() {
+    let cluster = Cluster::start_with(2, |config| {
+        // The rules would let the client in by itself.
+        config.channel.namespaces.insert("x", kept());
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+        let personal = &mut config.client.subscribe_to_user_personal_channel;
+        personal.enabled = true;
+        personal.personal_channel_namespace = "x".to_owned();
+    });
+    let refresh = |claims: Value| json!({"id": 5, "refresh": {"token": token(&claims)}});
+    for named in ["channels", "subs"] {
+        let of = |names: &[&str]| {
+            let subs: serde_json::Map<_, _> =
+                names.iter().map(|&name| (name.to_owned(), json!({}))).collect();
+            let value = if named == "subs" { json!(subs) } else { json!(names) };
+            json!({"sub": "ada", named: value})
+        };
+        let mut ada = Client::connect(&cluster, &of(&["x:a", "x:b"]));
+        assert_eq!(ada.connect["subs"].as_object().unwrap().len(), 3, "{:?}", ada.connect);
+        assert!(ada.subscribe("x:own", "")["subscribe"].is_object());
+        cluster.post("/api/subscribe", r#"{"user":"ada","channel":"x:api"}"#);
+        assert_eq!(ada.next()["push"]["channel"], "x:api");
+
+        let ended = ada.say(&refresh(of(&["x:b"])));
+        let unsubscribed = (&ended["push"]["channel"], &ended["push"]["unsubscribe"]["code"]);
+        assert_eq!(unsubscribed, (&json!("x:a"), &json!(2000)), "{ended}");
+        assert!(ada.next()["refresh"].is_object());
+        for channel in ["x:a", "x:b", "x:own", "x:api", "x:#ada"] {
+            cluster.post("/api/publish", &json!({"channel": channel, "data": 1}).to_string());
+        }
+        let mut heard: Vec<String> =
+            (0..4).map(|_| ada.next()["push"]["channel"].as_str().unwrap().to_owned()).collect();
+        heard.sort();
+        assert_eq!(heard, ["x:#ada", "x:api", "x:b", "x:own"]);
+        let ended = ada.say(&refresh(json!({"sub": "ada"})));
+        assert_eq!(ended["push"]["channel"], "x:b", "{ended}");
+        assert!(ada.next()["refresh"].is_object());
+    }
+}
+
+/// Regression test: labels and info of the first token stayed.
+#[test]
+fn connection_has_the_labels_and_the_info_of_its_newest_token() {
+    let cluster = Cluster::start_with(2, |config| {
+        let room = ChannelOptions { allow_publish_for_subscriber: true, ..kept() };
+        config.channel.namespaces.insert("room", room);
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+    });
+    let claims = |region: &str, level: u64| {
+        json!({"sub": "ada", "labels": {"region": region}, "info": {"level": level},
+            "subs": {"room:a": {"info": {"place": level}}}})
+    };
+    let mut ada = Client::connect(&cluster, &claims("eu", 1));
+    let seen = |region: &str| {
+        let filter = json!({"label_filter": {"key": "region", "cmp": "eq", "val": region}});
+        let page = cluster.post("/api/connections", &filter.to_string());
+        let page: Value = serde_json::from_str(&page).unwrap();
+        page["result"]["connections"].as_object().unwrap().len()
+    };
+    assert_eq!((seen("eu"), seen("us")), (1, 0));
+    let next = token(&claims("us", 2));
+    assert!(ada.say(&json!({"id": 5, "refresh": {"token": next}}))["refresh"].is_object());
+    assert_eq!((seen("eu"), seen("us")), (0, 1));
+    let said = ada.say(&json!({"id": 6, "publish": {"channel": "room:a", "data": 7}}));
+    let push = if said["push"].is_null() { ada.next() } else { said };
+    let info = &push["push"]["pub"]["info"];
+    assert_eq!(info["chan_info"]["place"], 2, "{push}");
+}
+
+/// Regression test: joins and leaves went on after the grant of them was gone, in the connection's token or the subscription's.
+#[test]
+fn joins_end_with_the_token_that_grants_them() {
+    let cluster = Cluster::start_with(1, |config| {
+        let room = ChannelOptions { join_leave: true, presence: true, ..kept() };
+        config.channel.namespaces.insert("room", room);
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+    });
+    let hears_joins = |ada: &mut Client<'_>, channel: &str, who: &str| {
+        let mut visitor = Client::connect(&cluster, &json!({"sub": who}));
+        assert!(visitor.subscribe(channel, "")["subscribe"].is_object());
+        cluster.post("/api/publish", &json!({"channel": channel, "data": who}).to_string());
+        let mut heard = false;
+        loop {
+            let push = next_of(ada, channel);
+            heard |= push["join"]["info"]["user"] == who;
+            if push["pub"]["data"] == who {
+                return heard;
+            }
+        }
+    };
+    let subscribe = |channel: &str, token: &str| json!({"id": 2, "subscribe": {"channel": channel, "token": token, "join_leave": true}});
+    let caps = json!([{"channels": ["room:a"], "allow": ["prs"]}]);
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada", "caps": caps}));
+    ada.say(&subscribe("room:a", ""));
+    assert!(hears_joins(&mut ada, "room:a", "v1"));
+    ada.say(&json!({"id": 5, "refresh": {"token": token(&json!({"sub": "ada"}))}}));
+    assert!(!hears_joins(&mut ada, "room:a", "v2"));
+
+    for grant in
+        [json!({"allow": ["prs"]}), json!({"override": {"force_push_join_leave": {"value": true}}})]
+    {
+        let channel = if grant["allow"].is_array() { "room:b" } else { "room:c" };
+        let mut claims = json!({"sub": "ada", "channel": channel});
+        let plain = token(&claims);
+        for (key, value) in grant.as_object().unwrap() {
+            claims[key] = value.clone();
+        }
+        ada.say(&subscribe(channel, &token(&claims)));
+        assert!(hears_joins(&mut ada, channel, "v3"), "{grant}");
+        // Another connection token changes nothing of it.
+        ada.say(&json!({"id": 5, "refresh": {"token": token(&json!({"sub": "ada"}))}}));
+        assert!(hears_joins(&mut ada, channel, "v4"), "{grant}");
+        ada.say(&json!({"id": 3, "sub_refresh": {"channel": channel, "token": plain}}));
+        assert!(!hears_joins(&mut ada, channel, "v5"), "{grant}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::tenant::has_mark;
 use dunlin_push::apns::DeviceToken;
 use dunlin_push::registry::{Change, Device, FeedEntry, Platform, Registry, RegistryError};
 use dunlin_push::web_push::Subscription;
@@ -47,6 +48,9 @@ struct List {
 pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     let Register { user, devices, node } = read(body)?;
     shared.check_node(node.as_deref())?;
+    if has_mark(&user) {
+        return Err(ApiError::malformed("user: no name has U+0001"));
+    }
     let devices = expand(devices)?;
     for (at, device) in devices.iter().enumerate() {
         validate(device)

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use dunlin_hub::tenant::has_mark;
 use dunlin_push::notification::Notification;
 use dunlin_push::registry::{Device, Platform};
 use serde::{Deserialize, Serialize};
@@ -388,9 +389,12 @@ impl Submission {
         if let Some(at) = self.devices.iter().position(|group| !group.tokens().all(is_token)) {
             return Err(format!("devices[{at}].tokens: a token has 1 to {TOKEN_BYTES_MAX} bytes"));
         }
-        let is_user = |user: &String| (1..=USER_BYTES_MAX).contains(&user.len());
+        // A user of a tenant is nobody here: whether one is connected would tell who the tenant's users are.
+        let is_user = |user: &String| (1..=USER_BYTES_MAX).contains(&user.len()) && !has_mark(user);
         if let Some(at) = self.users.iter().position(|user| !is_user(user)) {
-            return Err(format!("users[{at}]: a user's id has 1 to {USER_BYTES_MAX} bytes"));
+            return Err(format!(
+                "users[{at}]: a user's id has 1 to {USER_BYTES_MAX} bytes, and no U+0001"
+            ));
         }
         match self.timeout_ms {
             Some(ms) if !(1..=TIMEOUT_MS_MAX).contains(&ms) => {
@@ -574,6 +578,8 @@ mod tests {
         let long = "a".repeat(USER_BYTES_MAX + 1);
         let nobody = format!(r#"{{"notification":{{"title":"Hi"}},"users":["ada","{long}"]}}"#);
         assert!(refused(&nobody).contains("users[1]"));
+        let foreign = r#"{"notification":{"title":"Hi"},"users":["\u0001acme\u0001ada"]}"#;
+        assert!(refused(foreign).contains("users[0]"));
         let void = r#"{"notification":{"title":"Hi"},"devices":[{"provider":"fcm","app":"a","token":""}]}"#;
         assert!(refused(void).contains("devices[0].tokens"));
         let eternal = r#"{"notification":{"title":"Hi"},"users":["ada"],"timeout_ms":0}"#;

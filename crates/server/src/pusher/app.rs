@@ -1,6 +1,7 @@
 //! Apps by name, key and id, and verification of their signatures.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use dunlin_config::{Map, PusherApp};
@@ -15,6 +16,12 @@ pub(crate) struct App {
     /// client that has not signed in.
     pub(crate) prefix: String,
     key: hmac::Key,
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// All apps of one revision.

@@ -593,6 +593,25 @@ fn an_app_that_is_taken_away_takes_its_clients_along() {
     assert_eq!(call(&cluster, "GET", "/apps/3/channels", "", "").0, 404);
 }
 
+/// Regression test: what an app's secret had signed outlived the secret.
+#[test]
+fn client_of_an_app_whose_secret_is_replaced_comes_back_with_new_signatures() {
+    let mut cluster = cluster(1);
+    let mut client = Client::connect(&cluster);
+    let mut other = Client::open(&cluster, "/app/other-key?protocol=7");
+    assert_eq!(other.next()["event"], "pusher:connection_established");
+    let mut config = cluster.state.settings.load().config.clone();
+    let shop = PusherApp::clone(&config.pusher.apps["shop"]);
+    let secret = Some(Secret::new("the next secret of the shop"));
+    config.pusher.apps.insert("shop", PusherApp { secret, ..shop });
+    let snapshot = dunlin_config::Snapshot::new(2, config).unwrap();
+    let next = cluster.state.settings.load().next(std::sync::Arc::new(snapshot));
+    cluster.state.publish(std::sync::Arc::new(next));
+    cluster.send(0, BusMessage::AdoptSettings);
+    assert_eq!(client.closed(), 4200);
+    other.subscribed("news", "");
+}
+
 /// The rules of the namespace permit everything, but channels private to the app's clients remain closed to other
 /// protocols.
 #[test]

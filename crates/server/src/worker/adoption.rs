@@ -7,20 +7,18 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use dunlin_config::{Config, OnFailure, TENANT_BYTES_MAX};
+use dunlin_config::{Config, TENANT_BYTES_MAX};
 use dunlin_hub::tenant::MARK;
-use dunlin_hub::{HubConfig, SessionId, SubscriberRights};
+use dunlin_hub::{CheckedSubscription, HubConfig};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::{Link, Role};
 use super::parts::SettingsEffect;
-use super::permission::{Permission, Subject, is_expressed, permits, permits_by_keys};
-use crate::auth::Allow;
+use super::permission::Standings;
 use crate::control::crash;
 use crate::message::bus::BusMessage;
-use crate::namespace::Namespace;
 use crate::state::ServerState;
 use crate::state::settings::Settings;
 
@@ -144,42 +142,18 @@ impl Worker<'_> {
             return;
         }
         let settings = self.settings.snapshot();
-        let (forwarded, grants) = (&self.forwarded, &self.grants);
-        let capabilities = &self.capabilities;
-        let permitted = |channel: &str, user: &str, session: SessionId, tag: u64| {
-            let namespace = settings.namespace(channel);
-            let may = |subscribed, permission| {
-                namespace.is_some_and(|of| {
-                    permits(&of.rules, channel, user, subscribed, permission)
-                        || is_expressed(of, channel, subscribed, permission, || Subject {
-                            user,
-                            meta: forwarded.meta(ConnId::from_u64(tag)),
-                        })
-                })
-            };
-            let proxy = namespace.and_then(|of| of.rules.subscribe_proxy.as_ref());
-            let falls_back = proxy
-                .and_then(|name| settings.config.proxies.get(name))
-                .is_some_and(|of| of.on_failure == OnFailure::Rules);
-            let by_keys = |of: &Namespace| {
-                permits_by_keys(&of.rules, channel, user, false, Permission::Subscribe)
-            };
-            SubscriberRights {
-                // A backend's grant does not count here: the rules decided, not the backend.
-                subscription: may(false, Permission::Subscribe)
-                    || falls_back && namespace.is_some_and(by_keys),
-                join_leave: may(true, Permission::Presence),
-                // A new token may lack the capability while the rules permit the subscription.
-                grant: !grants.is_by_capability(session, channel)
-                    || capabilities
-                        .of_session(&settings, session, channel)
-                        .contains(Allow::SUBSCRIBE),
-            }
+        let standings = Standings {
+            settings: &settings,
+            forwarded: &self.forwarded,
+            grants: &self.grants,
+            capabilities: &self.capabilities,
+            renewed: None,
         };
         let (now, reason) =
             (self.clock.set(cx.now_ms()), "the permission to subscribe was withdrawn");
         self.sweeps.continue_withdrawal(|withdrawal| {
-            self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, permitted)
+            let rights = |of: &CheckedSubscription<'_>| standings.rights(of);
+            self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, rights)
         });
         self.drain_events(cx);
     }

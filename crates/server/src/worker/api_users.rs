@@ -1,10 +1,8 @@
 //! Commands of the server API about users: selects the sessions and executes the command on them.
 
-use std::sync::Arc;
-
 use dunlin_hub::{
-    ChannelOptions, ChannelRef, DisconnectUser, RefreshUser, SessionFilter, SessionId,
-    SubscribeOptions, SubscribeUser, UnsubscribeUser,
+    ChannelRef, DisconnectUser, RefreshUser, SessionFilter, SessionId, SubscribeOptions,
+    SubscribeUser, UnsubscribeUser,
 };
 use dunlin_net::Context;
 use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
@@ -12,11 +10,12 @@ use dunlin_protocol::centrifuge::{DisconnectCode, UnsubscribeCode};
 use super::Worker;
 use super::link::Link;
 use super::parts::CommandPlace;
+use super::permission::{Entitlement, Source};
 use crate::api::request::{
     DisconnectRequest, RefreshRequest, SubscribeRequest, Target, UnsubscribeRequest,
 };
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome, label_filter};
-use crate::auth::session_token;
+use crate::auth::{Identity, session_token};
 
 /// The sessions that a command is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,13 +41,19 @@ impl Worker<'_> {
         place: CommandPlace,
         request: &SubscribeRequest<'_>,
     ) -> Result<(), ApiError> {
-        let options = self.channel_options(&request.channel)?;
+        self.channel_options(&request.channel)?;
         self.check_future(request.expire_at_s)?;
         let Some(only) = self.selected(place, &request.target)? else { return Ok(()) };
+        let (user, channel) = (&request.target.user, &request.channel);
+        let nobody = Identity::default();
+        let entitled = self
+            .claim_of(&nobody, channel)
+            .and_then(|claim| claim.entitle(Source::Api(&request.options), asked_by_api(request)));
+        let Entitlement { options, subscribe, .. } = entitled?;
         let token = self.api_token(cx, place)?;
         let now = self.now(cx);
-        let (options, how) = subscribe_user(options, request, only);
-        let (user, channel) = (&request.target.user, &request.channel);
+        let expire_at_s = (request.expire_at_s > 0).then_some(request.expire_at_s);
+        let how = SubscribeUser { only, subscribe, expire_at_s };
         self.hub.handle_subscribe_user(now, token, user, ChannelRef::new(channel, &options), how);
         Ok(())
     }
@@ -167,25 +172,13 @@ impl Worker<'_> {
     }
 }
 
-fn subscribe_user(
-    options: Arc<ChannelOptions>,
-    request: &SubscribeRequest<'_>,
-    only: SessionFilter,
-) -> (Arc<ChannelOptions>, SubscribeUser) {
-    let options = match request.options.is_empty() {
-        true => options,
-        false => Arc::new(request.options.apply(&options)),
-    };
+fn asked_by_api(request: &SubscribeRequest<'_>) -> SubscribeOptions {
     let raw =
         |json: &Option<dunlin_protocol::Json<'_>>| json.as_ref().map(|json| json.as_bytes().into());
-    let subscribe = SubscribeOptions {
+    SubscribeOptions {
         recover: request.recover_since,
         chan_info: raw(&request.info),
         data: raw(&request.data),
-        granted: true,
-        announce: true,
         ..SubscribeOptions::default()
-    };
-    let expire_at_s = (request.expire_at_s > 0).then_some(request.expire_at_s);
-    (options, SubscribeUser { only, subscribe, expire_at_s })
+    }
 }

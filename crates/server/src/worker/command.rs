@@ -12,8 +12,8 @@ use super::Worker;
 use super::command_timer::CommandTimer;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
-use super::parts::{Grant, ONCE_ANSWERED, Pending};
-use super::permission::{Basis, Permission};
+use super::parts::{ONCE_ANSWERED, Pending};
+use super::permission::{Entitlement, Permission, Source};
 use crate::limits::budget::Work;
 
 use crate::metrics::Metric;
@@ -275,23 +275,35 @@ impl Worker<'_> {
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Error<'static>> {
         let channel = &*request.channel;
-        let subject = self.subject(session);
-        let (options, basis) =
-            self.may_subscribe(subject, channel, || self.capable(session, channel))?;
-        let asked = self.client_side(request)?;
-        let granted = self.capable(session, channel);
-        let mut subscribe = self.entitled(subject, channel, &options, granted, asked);
-        subscribe.granted = basis == Basis::Capability;
+        let (asked, fault) = match self.client_side(request) {
+            Ok(asked) => (asked, None),
+            Err(fault) => (SubscribeOptions::default(), Some(fault)),
+        };
+        let entitlement = self.claim(session, channel)?.entitle(Source::Client, asked)?;
+        // The missing permission is the error, and not what is wrong with the options.
+        fault.map_or(Ok(()), Err)?;
+        self.begin_subscription(cx, (session, id), channel, entitlement);
+        Ok(())
+    }
+
+    /// Makes a subscription that a client has asked for and may have.
+    pub(super) fn begin_subscription(
+        &mut self,
+        cx: &mut Context<Link>,
+        (session, id): (SessionId, u32),
+        channel: &str,
+        entitlement: Entitlement,
+    ) {
         let is_new = !self.hub.has_subscription(session, channel);
         let now = self.now(cx);
+        let Entitlement { options, subscribe, grant, .. } = entitlement;
         if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            if basis != Basis::Rules && is_new {
-                self.grants.insert(session, channel, Grant { token: None, data: None });
+            if let Some(grant) = grant.filter(|_| is_new) {
+                self.grants.insert(session, channel, grant);
             }
             let channel = ChannelRef::new(channel, &options);
             self.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
-        Ok(())
     }
 
     /// The options of a subscription that a client requests.
@@ -433,7 +445,8 @@ impl Worker<'_> {
     }
 }
 
-/// Converts the requested options of a subscription for the hub. [`Worker::entitled`] decides which of them are granted.
+/// Converts the requested options of a subscription for the hub. [`Claim::entitle`](super::permission::Claim::entitle) decides
+/// which of them are granted.
 pub(super) fn subscribe(request: Option<&SubscribeRequest<'_>>) -> SubscribeOptions {
     let Some(request) = request else { return SubscribeOptions::default() };
     SubscribeOptions {

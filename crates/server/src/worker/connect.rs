@@ -10,14 +10,14 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     CommandError, ConnectRequest, ConnectResult, Disconnect, DisconnectCode, ErrorCode,
-    RefreshResult, Reply, UnsubscribeCode,
+    RefreshResult, Reply,
 };
 
 use super::Worker;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
-use super::parts::{Connected, Grant, NewConnect, Pending, SessionParams, TokenFacts};
-use super::permission::Subject;
+use super::parts::{Connected, GrantToken, NewConnect, Pending, SessionParams, TokenFacts};
+use super::permission::{Entitlement, NamedChannels, Standings};
 use super::server_side::ServerSide;
 use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::revocation::{TokenId, TokenRevoked};
@@ -122,7 +122,10 @@ impl Worker<'_> {
         let mut subscriptions = self.server_side(cx, client, identity, request, tokens);
         let data = subscriptions
             .iter_mut()
-            .filter_map(|of| Some((of.channel.as_str().into(), of.data.take()?)))
+            .filter_map(|of| {
+                let data = of.take_data()?;
+                Some((of.channel.as_str().into(), data))
+            })
             .collect();
         let channels = subscriptions.iter().map(|of| of.channel.as_str());
         self.charge_subscriptions((Some(session), &identity.user, peer), 0, channels);
@@ -143,7 +146,8 @@ impl Worker<'_> {
             self.connects.await_count(session, &identity.user, until_ms);
         }
         let now = self.now(cx);
-        for ServerSide { channel, options, subscribe, grant, .. } in subscriptions {
+        for ServerSide { channel, entitlement } in subscriptions {
+            let Entitlement { options, subscribe, grant, .. } = entitlement;
             let subscribe = SubscribeOptions { server_side: true, ..subscribe };
             match self.token(cx, Pending::Connect { session }) {
                 Some(token) => {
@@ -424,17 +428,57 @@ impl Worker<'_> {
         self.schedule_first_ping(cx, session);
     }
 
-    /// Ends the subscriptions that rest on capabilities which the session does not have any more, or on expressions that do not
-    /// let it in any more.
-    pub(super) fn withdraw_grants(&mut self, cx: &mut Context<Link>, session: SessionId) {
-        let lost = self
-            .grants
-            .by_capability(session)
-            .into_iter()
-            .filter(|channel| !self.still_granted(session, channel));
-        let lost = lost.map(|channel| (session, channel)).collect();
+    /// Compares the subscriptions of a session with what it may have now. `renewed`: what its new token names, if it has one.
+    pub(super) fn compare_grants(
+        &mut self,
+        cx: &mut Context<Link>,
+        session: SessionId,
+        renewed: Option<&NamedChannels>,
+    ) {
+        let now = self.now(cx);
+        let settings = self.settings.snapshot();
+        let standings = Standings {
+            settings: &settings,
+            forwarded: &self.forwarded,
+            grants: &self.grants,
+            capabilities: &self.capabilities,
+            renewed,
+        };
         let why = "the permission to subscribe was withdrawn";
-        self.end_subscriptions(cx, lost, UnsubscribeCode::Server.code(), why);
+        self.hub.compare_session(now, session, why, |of| standings.rights(of));
+        self.drain_events(cx);
+    }
+
+    /// Gives a session what its new token gives it, and takes what that does not name any more.
+    fn renew(
+        &mut self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: SessionId,
+        identity: &Identity,
+    ) {
+        self.heartbeat.set_token(session, self.token_facts(identity));
+        self.capabilities.set(session, &identity.capabilities);
+        self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
+        self.hub.set_labels(session, identity.labels.clone());
+        if let Some(info) = identity.info.as_deref() {
+            self.hub.set_conn_info(session, one_line(info));
+        }
+        if let Some(link) = cx.data(conn)
+            && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)
+        {
+            link.set_session(Some(session), params);
+        }
+        let named = self.named_channels(identity);
+        self.compare_grants(cx, session, Some(&named));
+        let now = self.now(cx);
+        for (channel, options) in &named {
+            if let Some(info) = options.info.as_deref()
+                && self.hub.is_of_connection(session, channel)
+            {
+                self.hub.set_chan_info(now, session, channel, one_line(info));
+            }
+        }
     }
 
     /// A new connection token.
@@ -455,15 +499,7 @@ impl Worker<'_> {
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         match self.identify(token) {
             Ok(identity) if identity.user == user => {
-                self.heartbeat.set_token(session, self.token_facts(&identity));
-                self.capabilities.set(session, &identity.capabilities);
-                self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
-                self.withdraw_grants(cx, session);
-                if let Some(link) = cx.data(conn)
-                    && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)
-                {
-                    link.set_session(Some(session), params);
-                }
+                self.renew(cx, conn, session, &identity);
                 let ttl_s = self.heartbeat.ttl_s(session, self.clock.now());
                 let result = RefreshResult { client: session, version: VERSION, ttl_s };
                 self.reply(session, id, &Reply::Refresh(&result));
@@ -497,7 +533,7 @@ fn check_names(identity: &Identity) -> Result<(), Disconnect<'static>> {
 }
 
 /// The subscription tokens of a connect, by their channels.
-pub(super) type SubscriptionTokens = BTreeMap<String, (Subscription, Grant)>;
+pub(super) type SubscriptionTokens = BTreeMap<String, (Subscription, GrantToken)>;
 
 /// A client that may come in.
 pub(super) struct AcceptedClient {
@@ -514,13 +550,6 @@ impl From<Identity> for AcceptedClient {
     fn from(identity: Identity) -> AcceptedClient {
         AcceptedClient { identity, reserved: None, by_proxy: false, data: None }
     }
-}
-
-/// Who comes in.
-pub(super) fn subject_of(identity: &Identity) -> Subject<'_> {
-    let meta = identity.meta.as_deref();
-    let meta = meta.map(|meta| identity.parsed_meta.get_or_init(|| Meta::from(meta)));
-    Subject { user: &identity.user, meta }
 }
 
 /// Raw JSON from a token, which may have been written over several lines.

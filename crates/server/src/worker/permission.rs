@@ -1,21 +1,33 @@
-//! What a client may do in a channel, by the rules of its namespace.
+//! Who may do what in a channel, and with what a subscription comes: the one place where it is assembled.
+//!
+//! A [`Claim`] has all that is asked: the namespace, who asks, and what the connection's token lets it do. [`Claim::entitle`]
+//! assembles a subscription of any [`Source`], on every transport; [`Claim::standing`] says what of it still holds after its
+//! source was renewed, or the settings have changed. Neither does I/O.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_config::{ChannelOptions as Rules, PRIVATE_PREFIX};
+use dunlin_config::{ChannelOptions as Rules, OnFailure, PRIVATE_PREFIX};
 use dunlin_hub::tenant::bare;
-use dunlin_hub::{ChannelOptions, SessionId, StreamPosition, SubscribeOptions};
+use dunlin_hub::{
+    ChannelOptions, CheckedSubscription, SessionId, StreamPosition, SubscribeOptions,
+    SubscriberRights, SubscriptionBasis,
+};
 use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::Worker;
-use crate::auth::{Allow, Capabilities};
+use super::connect::one_line;
+use super::parts::{CapabilityTable, ForwardedTable, Grant, GrantToken, Grants, TokenFacts};
+use crate::api::request::OptionsOverride;
+use crate::auth::{self, Allow, Identity};
 use crate::namespace::Namespace;
 use crate::namespace::expression::{Expression, ExpressionInput};
 use crate::namespace::meta::Meta;
+use crate::state::settings::Settings;
 
 /// The operations in a channel that need a permission.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Permission {
     Subscribe,
     Publish,
@@ -51,9 +63,9 @@ fn is_user_limited(rules: &Rules, channel: &str) -> bool {
 }
 
 /// What grants a permission.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Basis {
-    /// A rule of the namespace, or the decision of a backend or the program.
+    /// A rule of the namespace.
     Rules,
     Expression,
     Capability,
@@ -67,80 +79,187 @@ pub(super) struct Subject<'a> {
     pub(super) meta: Option<&'a Meta>,
 }
 
-impl Worker<'_> {
-    /// Returns the user of a session and, if an expression reads it, the connection's `meta`.
-    pub(super) fn subject(&self, session: SessionId) -> Subject<'_> {
-        let Some(view) = self.hub.session(session) else { return Subject { user: "", meta: None } };
-        let looks_at_meta = self.settings.looks_at_meta;
-        let meta = looks_at_meta.then(|| self.forwarded.meta(ConnId::from_u64(view.tag)));
-        Subject { user: view.user, meta: meta.flatten() }
-    }
+/// A client and a channel.
+#[derive(Clone, Copy)]
+pub(super) struct Claim<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) channel: &'a str,
+    pub(super) subject: Subject<'a>,
+    /// What the connection's token lets the client do in the channel (`caps`).
+    pub(super) capable: Allow,
+}
 
-    /// Whether a capability or an expression still grants a subscription.
-    pub(super) fn still_granted(&self, session: SessionId, channel: &str) -> bool {
-        self.capable(session, channel).contains(Allow::SUBSCRIBE)
-            || self.settings.namespace(channel).is_some_and(|of| {
-                is_expressed(of, channel, false, Permission::Subscribe, || self.subject(session))
-            })
-    }
+/// Who gives a client a subscription.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// Nobody: the client asks for it itself, and the rules of the namespace, a capability of its connection's token or an
+    /// expression must let it in.
+    Client,
+    /// The `allow_` keys, in place of a backend that has not decided.
+    Fallback,
+    /// A subscription token, verified.
+    Token(&'a auth::SubscribeOptions, GrantToken),
+    /// The token of the connection, or its connect proxy, names the channel; or it is the user's own.
+    Connection(&'a auth::SubscribeOptions),
+    /// A backend, or the program, has decided. What it decided is good until then.
+    Decision(&'a auth::SubscribeOptions, TokenFacts),
+    /// The backend subscribes the client by the server API.
+    Api(&'a OptionsOverride),
+    /// The signature of an app of the Pusher protocol, or the kind of the channel.
+    App,
+}
 
-    /// Returns the options of the channel, if the session has this permission in it.
-    pub(super) fn allowed(
-        &self,
-        session: SessionId,
-        channel: &str,
-        permission: Permission,
-    ) -> Result<Arc<ChannelOptions>, Error<'static>> {
-        let subject = self.subject(session);
-        let subscribed = self.hub.is_subscribed(session, channel);
-        let (options, _) = self.allowed_user(subject, subscribed, channel, permission, || {
-            self.capable(session, channel).union(self.grants.allow(session, channel))
-        })?;
-        Ok(options)
-    }
+/// A subscription that a client may have.
+#[derive(Debug)]
+pub(super) struct Entitlement {
+    pub(super) options: Arc<ChannelOptions>,
+    pub(super) subscribe: SubscribeOptions,
+    /// What it rests on, to be kept with the subscription: it is compared again when that changes, and ends with it.
+    pub(super) grant: Option<Grant>,
+    /// Data for the client, raw JSON.
+    pub(super) data: Option<Box<[u8]>>,
+}
 
-    /// Returns the options of the channel, if the client may subscribe to it, and what grants that.
-    pub(super) fn may_subscribe(
-        &self,
-        subject: Subject<'_>,
-        channel: &str,
-        granted: impl FnOnce() -> Allow,
-    ) -> Result<(Arc<ChannelOptions>, Basis), Error<'static>> {
-        self.allowed_user(subject, false, channel, Permission::Subscribe, granted)
-    }
-
-    /// Returns what a session's connection token lets it do in a channel.
-    pub(super) fn capable(&self, session: SessionId, channel: &str) -> Allow {
-        self.capabilities.of_session(&self.settings, session, channel)
-    }
-
-    /// Returns what these capabilities let a client do in a channel.
-    pub(super) fn granted(&self, capabilities: &Capabilities, channel: &str) -> Allow {
-        self.capabilities.granted(&self.settings, capabilities, channel)
-    }
-
-    /// The namespace of a channel.
+impl Claim<'_> {
+    /// Assembles a subscription: who lets the client in, with which options, and what it has beside future publications.
+    ///
+    /// Where the channel forces recovery, its subscribers recover from the position that they name. Elsewhere only clients that
+    /// may read the history do. All others get nothing older than the subscription and no position to resume from; if they asked
+    /// for recovery, the reply reports that nothing was recovered.
     ///
     /// # Errors
-    /// The name is too long, or no namespace admits it.
-    pub(super) fn namespace_of(&self, channel: &str) -> Result<&Namespace, Error<'static>> {
-        let limit = self.settings.config.limits.channel_bytes_max;
-        if bare(channel).len() > limit {
-            return Err(ErrorCode::BadRequest
-                .with_reason(format_args!("a channel name has at most {limit} bytes")));
+    /// Nobody lets the client in.
+    pub(super) fn entitle(
+        &self,
+        source: Source<'_>,
+        asked: SubscribeOptions,
+    ) -> Result<Entitlement, Error<'static>> {
+        let channel_options = &self.namespace.options;
+        let none = auth::SubscribeOptions::default();
+        let (given, token) = match source {
+            Source::Client => {
+                let basis = self.may(Permission::Subscribe, false)?;
+                let mut entitlement = self.entitlement(&none, Allow::NONE, asked);
+                entitlement.subscribe.granted = basis == Basis::Capability;
+                entitlement.grant =
+                    (basis != Basis::Rules).then_some(Grant { token: None, data: None });
+                return Ok(entitlement);
+            }
+            Source::Fallback => {
+                if !self.permits_by_keys(Permission::Subscribe, false) {
+                    return Err(self.refusal(Permission::Subscribe));
+                }
+                return Ok(self.entitlement(&none, Allow::NONE, asked));
+            }
+            Source::Api(overrides) => {
+                let options = overridden(channel_options, overrides);
+                let subscribe = SubscribeOptions { granted: true, announce: true, ..asked };
+                return Ok(Entitlement { options, subscribe, grant: None, data: None });
+            }
+            Source::App => {
+                let join_leave_granted = asked.join_leave;
+                let subscribe = SubscribeOptions { granted: true, join_leave_granted, ..asked };
+                let options = Arc::clone(channel_options);
+                return Ok(Entitlement { options, subscribe, grant: None, data: None });
+            }
+            Source::Token(given, token) => (given, Some(token)),
+            Source::Decision(given, facts) => {
+                let joins = given.overrides.force_push_join_leave == Some(true);
+                (given, Some(GrantToken { facts, key: None, allow: Allow::NONE, joins }))
+            }
+            Source::Connection(given) => (given, None),
+        };
+        let allow = token.map_or(Allow::NONE, |token| token.allow);
+        let mut entitlement = self.entitlement(given, allow, asked);
+        entitlement.subscribe.granted = true;
+        let data = given.data.as_deref().map(one_line);
+        match token {
+            None => {
+                entitlement.subscribe.of_connection = true;
+                entitlement.data = data;
+            }
+            Some(token) => {
+                // Of a decision for good nothing has to be compared again.
+                let is_kept = token.key.is_some()
+                    || data.is_some()
+                    || token.facts.expires()
+                    || entitlement.subscribe.join_leave_granted;
+                entitlement.grant = is_kept.then_some(Grant { token: Some(token), data });
+            }
         }
-        self.settings.namespace(channel).ok_or_else(|| ErrorCode::UnknownChannel.into())
+        Ok(entitlement)
     }
 
-    fn allowed_user(
+    /// With these options of its source; `allow` is what the source lets the client do beside its capabilities.
+    fn entitlement(
         &self,
-        subject: Subject<'_>,
-        subscribed: bool,
-        channel: &str,
-        permission: Permission,
-        granted: impl FnOnce() -> Allow,
-    ) -> Result<(Arc<ChannelOptions>, Basis), Error<'static>> {
-        let namespace = self.namespace_of(channel)?;
+        given: &auth::SubscribeOptions,
+        allow: Allow,
+        mut asked: SubscribeOptions,
+    ) -> Entitlement {
+        let options = overridden(&self.namespace.options, &given.overrides);
+        let allow = self.capable.union(allow);
+        // The subscription counts for `allow_history_for_subscriber` before it is made.
+        let may = |permission: Permission| {
+            allow.contains(permission.capability()) || self.permits(permission, true)
+        };
+        // Joins and leaves reveal who is present.
+        asked.join_leave = asked.join_leave && may(Permission::Presence);
+        asked.join_leave_granted = allow.contains(Permission::Presence.capability());
+        if !options.force_recovery && !may(Permission::History) {
+            if let Some(position) = &mut asked.recover {
+                *position = StreamPosition::BARRED;
+            }
+            // Recovery was not tried, so it has not failed.
+            asked.reject_unrecovered = false;
+            asked.recoverable = false;
+            asked.positioned = false;
+        }
+        asked.chan_info = given.info.as_deref().map(one_line);
+        Entitlement { options, subscribe: asked, grant: None, data: None }
+    }
+
+    /// Returns what of a subscription still holds. `grant`: what is kept of its source; `renewed`: what the connection's new token
+    /// names, if there is one.
+    pub(super) fn standing(
+        &self,
+        basis: SubscriptionBasis,
+        grant: Option<&Grant>,
+        renewed: Option<&NamedChannels>,
+    ) -> SubscriberRights {
+        let named = renewed.filter(|_| basis.of_connection).map(|named| named.get(self.channel));
+        if let Some(None) = named {
+            // What its token had subscribed the client to was not its own wish, so that no rule keeps it.
+            return SubscriberRights::NONE;
+        }
+        let is_by_capability = grant.is_some_and(|grant| grant.token.is_none());
+        let joins = match (named.flatten(), grant.and_then(|grant| grant.token)) {
+            (Some(given), _) => given.overrides.force_push_join_leave == Some(true),
+            (None, Some(token)) => token.joins || token.allow.contains(Allow::PRESENCE),
+            // The server API, an app, or the connection's token, which is the same as before.
+            (None, None) => basis.granted && !is_by_capability,
+        };
+        let capable = self.capable.contains(Allow::SUBSCRIBE);
+        let grant = !is_by_capability || capable;
+        SubscriberRights {
+            // An expression is not evaluated for what a grant keeps.
+            subscription: basis.granted && grant
+                || capable
+                || self.permits(Permission::Subscribe, false),
+            grant,
+            join_leave: self.permits(Permission::Presence, true),
+            join_leave_grant: joins
+                || self.capable.contains(Allow::PRESENCE)
+                || self.namespace.options.force_push_join_leave,
+        }
+    }
+
+    /// Whether the client has a permission, and what grants it.
+    ///
+    /// # Errors
+    /// It has not; the error says why.
+    fn may(&self, permission: Permission, subscribed: bool) -> Result<Basis, Error<'static>> {
+        let (namespace, channel) = (self.namespace, self.channel);
         // An operation that the channel does not offer fails with that reason, not with a missing permission.
         match permission {
             Permission::History | Permission::Presence if namespace.options.wildcard => {
@@ -158,35 +277,40 @@ impl Worker<'_> {
             }
             _ => {}
         }
-        let user = subject.user;
         if permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX) {
             let why = "a channel that begins with $ takes a subscription token";
             return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
-        if permits(&namespace.rules, channel, user, subscribed, permission) {
-            return Ok((Arc::clone(&namespace.options), Basis::Rules));
+        if self.permits_by_rules(permission, subscribed) {
+            return Ok(Basis::Rules);
         }
-        if granted().contains(permission.capability()) {
-            return Ok((Arc::clone(&namespace.options), Basis::Capability));
+        if self.capable.contains(permission.capability()) {
+            return Ok(Basis::Capability);
         }
-        if is_expressed(namespace, channel, subscribed, permission, || subject) {
-            return Ok((Arc::clone(&namespace.options), Basis::Expression));
+        if self.is_expressed(permission, subscribed) {
+            return Ok(Basis::Expression);
         }
+        Err(self.refusal(permission))
+    }
+
+    /// Why nothing grants a permission.
+    fn refusal(&self, permission: Permission) -> Error<'static> {
+        let (namespace, channel) = (self.namespace, self.channel);
         if permission == Permission::Subscribe && is_user_limited(&namespace.rules, channel) {
             let why = "the channel is for the users behind the # of its name";
-            return Err(ErrorCode::PermissionDenied.with_reason(why));
+            return ErrorCode::PermissionDenied.with_reason(why);
         }
         if proxy(&namespace.rules, channel, permission).is_some() {
             let why = "a backend decides this, and is not asked here";
-            return Err(ErrorCode::PermissionDenied.with_reason(why));
+            return ErrorCode::PermissionDenied.with_reason(why);
         }
         if let Some(key) = expression(namespace, channel, permission).map(|_| permission.key()) {
             let why = format_args!("{key} does not let this client in");
-            return Err(ErrorCode::PermissionDenied.with_reason(why));
+            return ErrorCode::PermissionDenied.with_reason(why);
         }
         if namespace.options.wildcard && namespace.rules.subscribe_cel.is_some() {
             let why = "subscribe_cel looks at the channel: it lets nobody subscribe to a wildcard";
-            return Err(ErrorCode::PermissionDenied.with_reason(why));
+            return ErrorCode::PermissionDenied.with_reason(why);
         }
         let key = match permission {
             Permission::Subscribe => "allow_subscribe",
@@ -194,9 +318,145 @@ impl Worker<'_> {
             Permission::History => "allow_history",
             Permission::Presence => "allow_presence",
         };
-        let whom = if bare(user).is_empty() { "anonymous" } else { "client" };
-        Err(ErrorCode::PermissionDenied
-            .with_reason(format_args!("{key}_for_{whom} is not set for this channel")))
+        let whom = if bare(self.subject.user).is_empty() { "anonymous" } else { "client" };
+        ErrorCode::PermissionDenied
+            .with_reason(format_args!("{key}_for_{whom} is not set for this channel"))
+    }
+
+    /// Whether the namespace grants it: its rules or its expression.
+    fn permits(&self, permission: Permission, subscribed: bool) -> bool {
+        self.permits_by_rules(permission, subscribed) || self.is_expressed(permission, subscribed)
+    }
+
+    /// Whether the rules grant it. Where a proxy decides, they grant nothing.
+    fn permits_by_rules(&self, permission: Permission, subscribed: bool) -> bool {
+        proxy(&self.namespace.rules, self.channel, permission).is_none()
+            && self.permits_by_keys(permission, subscribed)
+    }
+
+    /// The same, regardless of proxies.
+    pub(super) fn permits_by_keys(&self, permission: Permission, subscribed: bool) -> bool {
+        permits_by_keys(
+            &self.namespace.rules,
+            self.channel,
+            self.subject.user,
+            subscribed,
+            permission,
+        )
+    }
+
+    /// Whether the channel's expression grants it.
+    fn is_expressed(&self, permission: Permission, subscribed: bool) -> bool {
+        is_expressed(self.namespace, self.channel, subscribed, permission, || self.subject)
+    }
+}
+
+/// The channels that a connection is subscribed to from its beginning, with their options.
+pub(super) type NamedChannels = BTreeMap<String, auth::SubscribeOptions>;
+
+/// What the subscriptions of a worker rest on.
+pub(super) struct Standings<'w> {
+    pub(super) settings: &'w Settings,
+    pub(super) forwarded: &'w ForwardedTable,
+    pub(super) grants: &'w Grants,
+    pub(super) capabilities: &'w CapabilityTable,
+    /// What the session's new token names, if the subscriptions are compared for that.
+    pub(super) renewed: Option<&'w NamedChannels>,
+}
+
+impl Standings<'_> {
+    /// Returns what of a subscription still holds.
+    pub(super) fn rights(&self, of: &CheckedSubscription<'_>) -> SubscriberRights {
+        let &CheckedSubscription { channel, user, session, tag, basis } = of;
+        let Some(namespace) = self.settings.namespace(channel) else {
+            let named = self.renewed.filter(|_| basis.of_connection);
+            let grant = named.is_none_or(|named| named.contains_key(channel));
+            return SubscriberRights { grant, ..SubscriberRights::NONE };
+        };
+        let meta = self.forwarded.meta(ConnId::from_u64(tag));
+        let claim = Claim {
+            namespace,
+            channel,
+            subject: Subject { user, meta },
+            capable: self.capabilities.of_session(self.settings, session, channel),
+        };
+        let rights = claim.standing(basis, self.grants.get(session, channel), self.renewed);
+        // Where the rules decided in place of a backend they go on deciding.
+        let proxy = namespace.rules.subscribe_proxy.as_ref();
+        let falls_back = proxy
+            .and_then(|name| self.settings.config.proxies.get(name))
+            .is_some_and(|of| of.on_failure == OnFailure::Rules)
+            && !basis.granted
+            && claim.permits_by_keys(Permission::Subscribe, false);
+        SubscriberRights { subscription: rights.subscription || falls_back, ..rights }
+    }
+}
+
+impl Worker<'_> {
+    /// Returns the user of a session and, if an expression reads it, the connection's `meta`.
+    fn subject(&self, session: SessionId) -> Subject<'_> {
+        let Some(view) = self.hub.session(session) else { return Subject { user: "", meta: None } };
+        let looks_at_meta = self.settings.looks_at_meta;
+        let meta = looks_at_meta.then(|| self.forwarded.meta(ConnId::from_u64(view.tag)));
+        Subject { user: view.user, meta: meta.flatten() }
+    }
+
+    /// Returns the claim of a client with a session.
+    ///
+    /// # Errors
+    /// As [`namespace_of`](Self::namespace_of).
+    pub(super) fn claim<'w>(
+        &'w self,
+        session: SessionId,
+        channel: &'w str,
+    ) -> Result<Claim<'w>, Error<'static>> {
+        let namespace = self.namespace_of(channel)?;
+        let capable = self.capabilities.of_session(&self.settings, session, channel);
+        Ok(Claim { namespace, channel, subject: self.subject(session), capable })
+    }
+
+    /// Returns the claim of a client that is coming in.
+    ///
+    /// # Errors
+    /// As [`namespace_of`](Self::namespace_of).
+    pub(super) fn claim_of<'w>(
+        &'w self,
+        identity: &'w Identity,
+        channel: &'w str,
+    ) -> Result<Claim<'w>, Error<'static>> {
+        let namespace = self.namespace_of(channel)?;
+        let capable = self.capabilities.granted(&self.settings, &identity.capabilities, channel);
+        let meta = identity.meta.as_deref();
+        let meta = meta.map(|meta| identity.parsed_meta.get_or_init(|| Meta::from(meta)));
+        let subject = Subject { user: &identity.user, meta };
+        Ok(Claim { namespace, channel, subject, capable })
+    }
+
+    /// Returns the options of the channel, if the session has this permission in it.
+    pub(super) fn allowed(
+        &self,
+        session: SessionId,
+        channel: &str,
+        permission: Permission,
+    ) -> Result<Arc<ChannelOptions>, Error<'static>> {
+        let subscribed = self.hub.is_subscribed(session, channel);
+        let claim = self.claim(session, channel)?;
+        let capable = claim.capable.union(self.grants.allow(session, channel));
+        Claim { capable, ..claim }.may(permission, subscribed)?;
+        Ok(Arc::clone(&claim.namespace.options))
+    }
+
+    /// The namespace of a channel.
+    ///
+    /// # Errors
+    /// The name is too long, or no namespace admits it.
+    pub(super) fn namespace_of(&self, channel: &str) -> Result<&Namespace, Error<'static>> {
+        let limit = self.settings.config.limits.channel_bytes_max;
+        if bare(channel).len() > limit {
+            return Err(ErrorCode::BadRequest
+                .with_reason(format_args!("a channel name has at most {limit} bytes")));
+        }
+        self.settings.namespace(channel).ok_or_else(|| ErrorCode::UnknownChannel.into())
     }
 
     /// Returns the proxy that decides about this permission in a channel. `None` also where it is not asked: for private and
@@ -216,44 +476,13 @@ impl Worker<'_> {
             && is_expressed(namespace, channel, subscribed(), permission, || self.subject(session));
         (!is_expressed).then(|| Arc::clone(proxy))
     }
+}
 
-    /// Reduces a subscriber's options to what it may have. This is the one rule of what a subscription brings beside future
-    /// publications, for every transport and for client-side and server-side subscriptions alike.
-    ///
-    /// Where the channel forces recovery, its subscribers recover from the position that they name. Elsewhere only clients that
-    /// may read the history do. All others get nothing older than the subscription and no position to resume from; if they asked
-    /// for recovery, the reply reports that nothing was recovered. `options` are the channel's, with what a token overrides;
-    /// `granted` is what tokens let the client do there.
-    pub(super) fn entitled(
-        &self,
-        subject: Subject<'_>,
-        channel: &str,
-        options: &ChannelOptions,
-        granted: Allow,
-        mut asked: SubscribeOptions,
-    ) -> SubscribeOptions {
-        // The subscription counts for `allow_history_for_subscriber` before it is made.
-        let may = |permission: Permission| {
-            granted.contains(permission.capability())
-                || self.settings.namespace(channel).is_some_and(|of| {
-                    permits(&of.rules, channel, subject.user, true, permission)
-                        || is_expressed(of, channel, true, permission, || subject)
-                })
-        };
-        // Joins and leaves reveal who is present.
-        asked.join_leave = asked.join_leave && may(Permission::Presence);
-        asked.join_leave_granted = granted.contains(Permission::Presence.capability());
-        if options.force_recovery || may(Permission::History) {
-            return asked;
-        }
-        if let Some(position) = &mut asked.recover {
-            *position = StreamPosition::BARRED;
-        }
-        // Recovery was not tried, so it has not failed.
-        asked.reject_unrecovered = false;
-        asked.recoverable = false;
-        asked.positioned = false;
-        asked
+/// Returns the options of a channel, with what its source overrides.
+fn overridden(options: &Arc<ChannelOptions>, overrides: &OptionsOverride) -> Arc<ChannelOptions> {
+    match overrides.is_empty() {
+        true => Arc::clone(options),
+        false => Arc::new(overrides.apply(options)),
     }
 }
 
@@ -278,7 +507,7 @@ fn expression<'n>(
 }
 
 /// Whether the channel's expression grants a client this permission.
-pub(super) fn is_expressed<'s>(
+fn is_expressed<'s>(
     namespace: &Namespace,
     channel: &str,
     subscribed: bool,
@@ -305,20 +534,8 @@ fn proxy<'r>(rules: &'r Rules, channel: &str, permission: Permission) -> Option<
     }
 }
 
-/// Whether the rules grant a user this permission in a channel. Where a proxy decides, the rules grant nothing.
-pub(super) fn permits(
-    rules: &Rules,
-    channel: &str,
-    user: &str,
-    subscribed: bool,
-    permission: Permission,
-) -> bool {
-    proxy(rules, channel, permission).is_none()
-        && permits_by_keys(rules, channel, user, subscribed, permission)
-}
-
-/// The same, regardless of proxies.
-pub(super) fn permits_by_keys(
+/// Whether the `allow_` keys and the users in the name grant a user this permission in a channel, regardless of proxies.
+fn permits_by_keys(
     rules: &Rules,
     channel: &str,
     user: &str,
@@ -352,3 +569,6 @@ pub(super) fn permits_by_keys(
     };
     (if user.is_empty() { anonymous } else { client }) || subscriber && subscribed
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,10 +8,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use dunlin_hub::tenant::bare;
 use dunlin_hub::{
-    ChannelOptions, ChannelRef, Event, HistoryFilter, NewSession, SessionId, StreamPosition,
-    SubscribeOptions,
+    ChannelRef, Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions,
 };
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
@@ -19,21 +17,25 @@ use dunlin_protocol::centrifuge::{CommandError, Error, ErrorCode, SubscribeReque
 use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
 use super::Worker;
-use super::connect::subject_of;
+use super::connect::one_line;
 use super::key_wait::Unverified;
 use super::link::{Link, NO_PARAMS, Peer, Role};
 use super::parts::{Missed, Pending, Poll, PollStep};
+use super::permission::{Entitlement, Source};
 use super::program::{ImmediateDecision, NO_SESSION};
 use super::reply::PlainResponse;
-use super::subscription::overridden;
 use crate::auth::Identity;
 use crate::metrics::Metric;
 
 /// What a poll is answered whose user, or whose user's tenant, has no room for it.
 const FULL: &str = "the user or its tenant has as many connections as it may";
 
-/// A channel that a poll reads, and its options.
-type PollChannel = (Arc<str>, Arc<ChannelOptions>);
+/// A channel that a poll reads, where its cursor stands, and the subscription to it.
+struct PollSubscription {
+    channel: Arc<str>,
+    since: Option<StreamPosition>,
+    entitlement: Entitlement,
+}
 
 impl Worker<'_> {
     /// Begins a poll. `credentials` is the token of the Authorization header, if there is one.
@@ -77,7 +79,7 @@ impl Worker<'_> {
         };
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
-            match self.poll_channel(cx, conn, &identity, channel) {
+            match self.poll_subscription(cx, conn, &identity, (&request, channel)) {
                 Ok(subscription) => subscriptions.push(subscription),
                 Err(error) => {
                     let status = if error.code == 102 { 404 } else { 403 };
@@ -88,7 +90,7 @@ impl Worker<'_> {
         }
         let user = &identity.user;
         let peer = cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
-        let channels = || subscriptions.iter().map(|(channel, _)| &**channel);
+        let channels = || subscriptions.iter().map(|of| &*of.channel);
         let wait_ms = self.wait_to_begin(user, peer, channels());
         if wait_ms > 0 {
             let after_s = wait_ms.div_ceil(1000).to_string();
@@ -113,30 +115,43 @@ impl Worker<'_> {
         self.begin_poll(cx, (conn, session), &identity, &request, (origin, subscriptions));
     }
 
-    /// A channel that a poll may read, and its options.
-    fn poll_channel(
+    /// The subscription of a poll to a channel that it may read, from where its cursor stands.
+    fn poll_subscription(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
         identity: &Identity,
-        channel: &str,
-    ) -> Result<PollChannel, Error<'static>> {
+        (request, channel): (&PollRequest<'_>, &str),
+    ) -> Result<PollSubscription, Error<'static>> {
         let user = &*identity.user;
         let mut name = Cow::Borrowed(channel);
         self.qualify(user, &mut name)?;
-        let asked = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
-        let options = match self.consult_at_once(cx, (conn, NO_SESSION, user), &asked) {
+        let since = match request.cursor.as_ref().map(|cursor| cursor.since(channel)) {
+            None | Some(Since::Now) => None,
+            Some(Since::Beginning) => Some(StreamPosition::default()),
+            Some(Since::Position(position)) => Some(position),
+        };
+        let asked = SubscribeOptions {
+            recover: since,
+            positioned: true,
+            recoverable: true,
+            ..SubscribeOptions::default()
+        };
+        let question = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
+        let decided = match self.consult_at_once(cx, (conn, NO_SESSION, user), &question) {
             ImmediateDecision::Granted(result) => {
-                let decided = self.granted_options(cx, result).unwrap_or_default();
-                overridden(&self.namespace_of(&name)?.options, &decided.overrides)
+                Some(self.granted_options(cx, result).unwrap_or_default())
             }
             ImmediateDecision::Denied => return Err(ErrorCode::PermissionDenied.into()),
-            ImmediateDecision::Rules => {
-                let granted = || self.granted(&identity.capabilities, &name);
-                self.may_subscribe(subject_of(identity), &name, granted)?.0
-            }
+            ImmediateDecision::Rules => None,
         };
-        Ok((Arc::from(&*name), options))
+        let facts = self.decision_facts(cx, &name, None);
+        let source = match &decided {
+            Some(decided) => Source::Decision(decided, facts),
+            None => Source::Client,
+        };
+        let entitlement = self.claim_of(identity, &name)?.entitle(source, asked)?;
+        Ok(PollSubscription { channel: Arc::from(&*name), since, entitlement })
     }
 
     /// The session of a poll. `None`: there are too many.
@@ -164,6 +179,8 @@ impl Worker<'_> {
         self.authenticated(cx, conn);
         self.population_changed(&identity.user);
         self.heartbeat.set_token(session, self.token_facts(identity));
+        self.capabilities.set(session, &identity.capabilities);
+        self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
         if let Some(link) = cx.data(conn) {
             link.role = Role::Poll;
             link.set_session(Some(session), NO_PARAMS);
@@ -171,45 +188,24 @@ impl Worker<'_> {
         Some(session)
     }
 
-    /// Subscribes the session of a poll from where its cursor stands.
+    /// Subscribes the session of a poll.
     fn begin_poll(
         &mut self,
         cx: &mut Context<Link>,
         (conn, session): (ConnId, SessionId),
         identity: &Identity,
         request: &PollRequest<'_>,
-        (origin, subscriptions): (Option<&str>, Vec<PollChannel>),
+        (origin, subscriptions): (Option<&str>, Vec<PollSubscription>),
     ) {
         let now = self.now(cx);
-        let since =
-            |channel: &str| match request.cursor.as_ref().map(|cursor| cursor.since(bare(channel)))
-            {
-                None | Some(Since::Now) => None,
-                Some(Since::Beginning) => Some(StreamPosition::default()),
-                Some(Since::Position(position)) => Some(position),
-            };
-        let subscriptions: Vec<_> = subscriptions
-            .into_iter()
-            .map(|(name, options)| {
-                let asked = SubscribeOptions {
-                    recover: since(&name),
-                    positioned: true,
-                    recoverable: true,
-                    ..SubscribeOptions::default()
-                };
-                let granted = self.granted(&identity.capabilities, &name);
-                let subject = subject_of(identity);
-                let subscribe = self.entitled(subject, &name, &options, granted, asked);
-                (name, options, subscribe)
-            })
-            .collect();
-        let channels = subscriptions.iter().map(|(name, options, subscribe)| {
+        let channels = subscriptions.iter().map(|of| {
+            let Entitlement { options, subscribe, .. } = &of.entitlement;
             let missed = match subscribe.recoverable {
                 _ if options.wildcard || !options.keeps_history() => Missed::NotKept,
                 true => Missed::Readable,
                 false => Missed::Withheld,
             };
-            (Arc::clone(name), since(name), missed)
+            (Arc::clone(&of.channel), of.since, missed)
         });
         let limits = &self.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
@@ -217,24 +213,23 @@ impl Worker<'_> {
         let token = self.token_facts(identity);
         let timeout_ms = match token.map_or(0, |token| token.ttl_s(now)) {
             // A client that gives up before the first response would have no position to continue from.
-            _ if subscriptions.iter().any(|(name, ..)| since(name).is_none()) => 0,
+            _ if subscriptions.iter().any(|of| of.since.is_none()) => 0,
             0 => request.timeout_ms,
             ttl_s => request.timeout_ms.min(ttl_s.saturating_mul(1000)),
         };
         let poll = Poll::new(conn, identity.key, (timeout_ms, bytes_max), origin, channels);
         self.polls.begin(session, poll);
-        for (name, options, subscribe) in subscriptions {
-            let Some(token) = self.token(cx, Pending::Poll { session, channel: Arc::clone(&name) })
-            else {
+        for PollSubscription { channel, entitlement, .. } in subscriptions {
+            let Entitlement { options, subscribe, grant, .. } = entitlement;
+            let pending = Pending::Poll { session, channel: Arc::clone(&channel) };
+            let Some(token) = self.token(cx, pending) else {
                 return self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
             };
-            self.hub.handle_subscribe(
-                now,
-                token,
-                session,
-                ChannelRef::new(&name, &options),
-                subscribe,
-            );
+            if let Some(grant) = grant {
+                self.grants.insert(session, &channel, grant);
+            }
+            let channel = ChannelRef::new(&channel, &options);
+            self.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
         self.drain_events(cx);
     }
@@ -366,6 +361,9 @@ impl Worker<'_> {
     fn end_poll(&mut self, cx: &mut Context<Link>, session: SessionId, conn: ConnId) {
         let now = self.now(cx);
         self.heartbeat.set_token(session, None);
+        self.grants.forget(session);
+        self.capabilities.forget(session);
+        self.forwarded.keep_meta(conn, None);
         let user = self.hub.session(session).map(|view| view.user.to_owned());
         self.hub.close_session(now, session);
         user.iter().for_each(|user| self.population_changed(user));

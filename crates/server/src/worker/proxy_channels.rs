@@ -11,12 +11,9 @@ use dunlin_protocol::{Format, Payload};
 
 use super::Worker;
 use super::backends::BackendResult;
-use super::connect::one_line;
 use super::link::Link;
-use super::parts::{DecisionKey, Grant, GrantToken, Pending, ProxyCall, TokenFacts};
-use super::permission::{Permission, permits_by_keys};
-use super::subscription::overridden;
-use crate::auth::Allow;
+use super::parts::{DecisionKey, ProxyCall};
+use super::permission::{Permission, Source};
 use crate::proxy::{
     BackendDecision, Event, ProxyError, ProxyReply, PublishResult, Question, SubscribeResult,
     cache_ttl_ms, payload,
@@ -133,38 +130,28 @@ impl Worker<'_> {
         request: &SubscribeRequest<'_>,
         result: Option<SubscribeResult>,
     ) -> Result<(), Error<'static>> {
-        let by_backend = result.is_some();
-        let result = result.unwrap_or_default();
         let (session, channel) = (call.session, &*request.channel);
-        let now = self.now(cx);
+        let asked = self.client_side(request)?;
+        let Some(result) = result else {
+            let entitlement = self.claim(session, channel)?.entitle(Source::Fallback, asked)?;
+            self.begin_subscription(cx, (session, id), channel, entitlement);
+            return Ok(());
+        };
         let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
-        if expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now.unix_ms) {
+        let unix_ms = self.now(cx).unix_ms;
+        if expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= unix_ms) {
             return Err(ErrorCode::Expired.into());
         }
-        let granted = match result.options() {
-            Ok(granted) => granted,
+        let decided = match result.options() {
+            Ok(decided) => decided,
             Err(fault) => {
                 self.report_fault(cx, &call.proxy, &fault);
                 return Err(fault.reply());
             }
         };
-        let options = overridden(&self.namespace_of(channel)?.options, &granted.overrides);
-        let asked = self.client_side(request)?;
-        let capable = self.capable(session, channel);
-        let mut subscribe = self.entitled(self.subject(session), channel, &options, capable, asked);
-        subscribe.chan_info = granted.info.as_deref().map(one_line);
-        subscribe.granted = by_backend;
-        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            let data = granted.data.as_deref().map(one_line);
-            if data.is_some() || expire_at_s.is_some() {
-                let expire_at_s = self.asked_at_s(channel, expire_at_s);
-                let facts = TokenFacts::of_proxy(now.unix_ms / 1000, expire_at_s);
-                let token = GrantToken { facts, key: None, allow: Allow::NONE };
-                self.grants.insert(session, channel, Grant { token: Some(token), data });
-            }
-            let channel = ChannelRef::new(channel, &options);
-            self.hub.handle_subscribe(now, token, session, channel, subscribe);
-        }
+        let source = Source::Decision(&decided, self.decision_facts(cx, channel, expire_at_s));
+        let entitlement = self.claim(session, channel)?.entitle(source, asked)?;
+        self.begin_subscription(cx, (session, id), channel, entitlement);
         Ok(())
     }
 
@@ -227,12 +214,11 @@ impl Worker<'_> {
 
     /// Whether the `allow_` keys permit what a backend has not decided, and may decide.
     fn keys_permit(&self, call: &ProxyCall, permission: Permission) -> bool {
-        let Some(view) = self.hub.session(call.session) else { return false };
         let subscribed = self.hub.is_subscribed(call.session, &call.channel);
         self.falls_back(&call.proxy)
-            && self.namespace_of(&call.channel).is_ok_and(|namespace| {
-                permits_by_keys(&namespace.rules, &call.channel, view.user, subscribed, permission)
-            })
+            && self
+                .claim(call.session, &call.channel)
+                .is_ok_and(|claim| claim.permits_by_keys(permission, subscribed))
     }
 
     /// The backend has refused.

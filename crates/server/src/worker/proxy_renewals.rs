@@ -120,7 +120,7 @@ impl Worker<'_> {
                 }
                 if let Some(meta) = result.meta.as_deref() {
                     self.forwarded.keep_meta(conn, Some(one_line(meta)));
-                    self.withdraw_grants(cx, session);
+                    self.compare_grants(cx, session, None);
                 }
                 self.schedule_expiry(cx, conn, session);
             }
@@ -230,7 +230,10 @@ impl Worker<'_> {
         let now_s = self.now(cx).unix_ms / 1000;
         let expire_at_s = self.asked_at_s(channel, expire_at_s);
         let facts = TokenFacts::of_proxy(now_s, expire_at_s);
-        let token = GrantToken { facts, key: None, allow: Allow::NONE };
+        // The decision about its end leaves what the one about its beginning overrides.
+        let joins =
+            self.grants.get(session, channel).and_then(|of| of.token).is_none_or(|of| of.joins);
+        let token = GrantToken { facts, key: None, allow: Allow::NONE, joins };
         self.grants.insert(session, channel, Grant { token: Some(token), data: None });
     }
 

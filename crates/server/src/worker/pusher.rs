@@ -21,6 +21,7 @@ use super::Worker;
 use super::command_timer::CommandTimer;
 use super::link::{Link, Role};
 use super::parts::{Pending, SessionParams};
+use super::permission::{Entitlement, Source};
 use super::routes::{origin_of, origin_refused};
 use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
 
@@ -138,7 +139,7 @@ impl Worker<'_> {
         cx: &mut Context<Link>,
         conn: ConnId,
         encoding: Encoding,
-        app: &App,
+        app: &Arc<App>,
     ) -> Result<(), (PusherCode, &'static str)> {
         const FULL: (PusherCode, &str) = (PusherCode::OverCapacity, "there is no room now");
         let Some(&mut Link { peer, .. }) = cx.data(conn) else { return Ok(()) };
@@ -178,7 +179,7 @@ impl Worker<'_> {
         self.authenticated(cx, conn);
         cx.coalesce_input(conn);
         self.population_changed(user);
-        let socket_id = self.pusher.begin(session, &app.name);
+        let socket_id = self.pusher.begin(session, app);
         self.emit_connect(session, user, encoding);
         self.say(session, |out| {
             event::write_connection_established(out, socket_id, activity_timeout_ms.div_ceil(1000));
@@ -192,17 +193,27 @@ impl Worker<'_> {
         self.disconnect(cx, conn, &Disconnect { code: code.code(), reason: why.to_owned().into() });
     }
 
-    /// Disconnects the sessions of apps that no longer exist, or belong to another tenant now.
+    /// Disconnects the sessions of apps that no longer exist, or belong to another tenant now, and of those whose secret, which
+    /// has signed what their sessions have, is another now.
     pub(super) fn end_pusher_apps(&mut self, cx: &mut Context<Link>) {
         let (apps, hub) = (Arc::clone(&self.settings.pusher), &self.hub);
-        let ended = self.pusher.without_app(|session, app| {
+        let ended = self.pusher.renew_apps(|session, before| {
             let tenant = hub.session(session).and_then(|view| tenant::split(view.user).0);
-            apps.by_name(app).is_some_and(|app| app.config.tenant.as_deref() == tenant)
+            let app = apps.by_name(&before.name)?;
+            let is_same = app.config.tenant.as_deref() == tenant
+                && (&app.config.key, &app.config.secret)
+                    == (&before.config.key, &before.config.secret);
+            is_same.then(|| Arc::clone(app))
         });
         for session in ended {
+            let app = self.pusher.get(session).and_then(|of| apps.by_name(&of.app.name));
+            let (code, why) = match app {
+                Some(_) => (PusherCode::Reconnect, "the app's key or secret was replaced"),
+                None => (PusherCode::NoApp, "the app was taken away"),
+            };
             if let Some(view) = self.hub.session(session) {
                 let conn = ConnId::from_u64(view.tag);
-                self.end_pusher(cx, conn, PusherCode::NoApp, "the app was taken away");
+                self.end_pusher(cx, conn, code, why);
             }
         }
     }
@@ -256,7 +267,7 @@ impl Worker<'_> {
         session: SessionId,
         message: Message<'_>,
     ) -> (Option<String>, u64) {
-        let app = self.pusher.get(session).map(|of| &*of.app);
+        let app = self.pusher.get(session).map(|of| &*of.app.name);
         let Some(app) = app.and_then(|name| self.settings.pusher.by_name(name)).map(Arc::clone)
         else {
             return (None, 0);
@@ -344,12 +355,10 @@ impl Worker<'_> {
             return Ok(());
         }
         let is_presence = ChannelKind::of(name) == ChannelKind::Presence;
-        let subscribe = SubscribeOptions {
+        let asked = SubscribeOptions {
             // The client gets the last event.
             recover: ChannelKind::is_cache(name).then(StreamPosition::default),
-            granted: true,
             join_leave: is_presence,
-            join_leave_granted: is_presence,
             skip_own_join: true,
             list_members: is_presence,
             chan_info: member.as_ref().and_then(|member| member.user_info.clone()),
@@ -359,7 +368,7 @@ impl Worker<'_> {
             }),
             ..SubscribeOptions::default()
         };
-        self.request_channel(cx, Pending::Pusher { session }, session, channel, subscribe)
+        self.request_channel(cx, Pending::Pusher { session }, session, channel, asked)
     }
 
     /// Requests a subscription from the hub.
@@ -369,12 +378,12 @@ impl Worker<'_> {
         pending: Pending,
         session: SessionId,
         channel: &str,
-        subscribe: SubscribeOptions,
+        asked: SubscribeOptions,
     ) -> Result<(), SubscriptionError> {
-        let namespace = self
-            .namespace_of(channel)
+        let entitled =
+            self.claim(session, channel).and_then(|claim| claim.entitle(Source::App, asked));
+        let Entitlement { options, subscribe, .. } = entitled
             .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
-        let options = Arc::clone(&namespace.options);
         let now = self.now(cx);
         if let Some(token) = self.token(cx, pending) {
             let channel = ChannelRef::new(channel, &options);

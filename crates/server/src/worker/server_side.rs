@@ -1,32 +1,32 @@
 //! The subscriptions that a connection begins with.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use dunlin_hub::tenant::bare;
-use dunlin_hub::{ChannelOptions, SubscribeOptions};
 use dunlin_net::Context;
 use dunlin_protocol::centrifuge::{ConnectRequest, SubscribeRequest};
 
 use super::Worker;
 use super::command::subscribe;
-use super::connect::{NewClient, SubscriptionTokens, one_line, subject_of};
+use super::connect::{NewClient, SubscriptionTokens};
 use super::link::Link;
-use super::parts::{Grant, GrantToken, TokenFacts};
-use super::permission::{Basis, Subject};
+use super::parts::{GrantToken, TokenFacts};
+use super::permission::{Entitlement, NamedChannels, Source};
 use super::program::ImmediateDecision;
-use super::subscription::overridden;
-use crate::auth::{Allow, Identity, Subscription};
-use crate::proxy::SubscribeResult;
+use crate::auth::{Identity, Subscription};
 
 /// A server-side subscription to be made.
 pub(super) struct ServerSide {
     pub(super) channel: String,
-    pub(super) options: Arc<ChannelOptions>,
-    pub(super) subscribe: SubscribeOptions,
-    pub(super) data: Option<Box<[u8]>>,
-    /// The token it rests on, where it has one of its own.
-    pub(super) grant: Option<Grant>,
+    pub(super) entitlement: Entitlement,
+}
+
+impl ServerSide {
+    /// Takes the data for the client.
+    pub(super) fn take_data(&mut self) -> Option<Box<[u8]>> {
+        let Entitlement { data, grant, .. } = &mut self.entitlement;
+        data.take().or_else(|| grant.as_mut()?.data.take())
+    }
 }
 
 impl Worker<'_> {
@@ -40,9 +40,7 @@ impl Worker<'_> {
         request: &ConnectRequest<'_>,
         mut tokens: SubscriptionTokens,
     ) -> Vec<ServerSide> {
-        let mut subscriptions = self.token_sides(cx, identity, request);
-        let personal = self.personal_side(identity, request);
-        subscriptions.extend(personal);
+        let mut subscriptions = self.named_sides(cx, identity, request);
         if !client.encoding.is_bidirectional() {
             for (channel, request) in request.subs.iter() {
                 let mut channel = Cow::Borrowed(channel);
@@ -59,63 +57,38 @@ impl Worker<'_> {
         subscriptions
     }
 
-    /// The subscriptions that a connection's token names.
-    fn token_sides(
+    /// The channels that a connection is subscribed to by its token or connect proxy, and the user's own, where there is one.
+    pub(super) fn named_channels(&self, identity: &Identity) -> NamedChannels {
+        let mut named = identity.subscriptions.clone();
+        let personal = &self.settings.config.client.subscribe_to_user_personal_channel;
+        if let Some(channel) = personal.of(bare(&identity.user)) {
+            let tenant = self.tenant_of(&identity.user);
+            named.entry(tenant.map(|of| of.qualify(&channel)).unwrap_or(channel)).or_default();
+        }
+        named
+    }
+
+    fn named_sides(
         &mut self,
         cx: &Context<Link>,
         identity: &Identity,
         request: &ConnectRequest<'_>,
     ) -> Vec<ServerSide> {
         let mut subscriptions = Vec::new();
-        let subject = subject_of(identity);
-        for (channel, options) in &identity.subscriptions {
-            let Some(namespace) = self.settings.namespace(channel) else {
-                if let Some(before) = self.connects.handle_unknown_namespace(cx.now_ms()) {
-                    tracing::warn!(
-                        channel,
-                        before,
-                        "a token subscribes to a channel of an unknown namespace"
-                    );
-                }
-                continue;
-            };
-            let hub_options = overridden(&namespace.options, &options.overrides);
+        for (channel, options) in self.named_channels(identity) {
             let asked = subscribe(request.subs.get(bare(channel.as_str())));
-            let granted = self.granted(&identity.capabilities, channel);
-            let mut subscribe = self.entitled(subject, channel, &hub_options, granted, asked);
-            subscribe.chan_info = options.info.as_deref().map(one_line);
-            subscribe.granted = true;
-            subscriptions.push(ServerSide {
-                channel: channel.clone(),
-                options: hub_options,
-                subscribe,
-                data: options.data.as_deref().map(one_line),
-                grant: None,
-            });
+            let claim = self.claim_of(identity, &channel);
+            match claim.and_then(|claim| claim.entitle(Source::Connection(&options), asked)) {
+                Ok(entitlement) => subscriptions.push(ServerSide { channel, entitlement }),
+                Err(error) => {
+                    if let Some(before) = self.connects.handle_unknown_namespace(cx.now_ms()) {
+                        let why = &*error.message;
+                        tracing::warn!(channel, before, why, "a token names a channel in vain");
+                    }
+                }
+            }
         }
         subscriptions
-    }
-
-    /// The subscription to the user's personal channel, where there is one that the token does not name.
-    fn personal_side(
-        &self,
-        identity: &Identity,
-        request: &ConnectRequest<'_>,
-    ) -> Option<ServerSide> {
-        let personal = &self.settings.config.client.subscribe_to_user_personal_channel;
-        let channel = personal.of(bare(&identity.user))?;
-        let tenant = self.tenant_of(&identity.user);
-        let channel = tenant.map(|of| of.qualify(&channel)).unwrap_or(channel);
-        if identity.subscriptions.contains_key(&channel) {
-            return None;
-        }
-        let options = Arc::clone(&self.namespace_of(&channel).ok()?.options);
-        let asked = subscribe(request.subs.get(bare(channel.as_str())));
-        let granted = self.granted(&identity.capabilities, &channel);
-        let subject = subject_of(identity);
-        let mut subscribe = self.entitled(subject, &channel, &options, granted, asked);
-        subscribe.granted = true;
-        Some(ServerSide { channel, options, subscribe, data: None, grant: None })
     }
 
     /// A subscription that a unidirectional connection asks for, if it may have it.
@@ -125,79 +98,45 @@ impl Worker<'_> {
         client: NewClient,
         identity: &Identity,
         (channel, request): (&str, &SubscribeRequest<'_>),
-        token: Option<(Subscription, Grant)>,
+        token: Option<(Subscription, GrantToken)>,
     ) -> Option<ServerSide> {
-        let subject = subject_of(identity);
-        let decided = match &token {
-            Some(_) => ImmediateDecision::Rules,
+        let asked = subscribe(Some(request));
+        let entitlement = match token {
+            Some((subscription, token)) => {
+                let source = Source::Token(&subscription.options, token);
+                self.claim_of(identity, channel).ok()?.entitle(source, asked)
+            }
             None => {
                 // There its channel is the key it stands under.
-                let (channel, data) = (channel.into(), request.data.clone());
-                let asked = SubscribeRequest { channel, data, ..Default::default() };
-                self.consult_at_once(cx, (client.conn, client.session, &identity.user), &asked)
+                let (name, data) = (channel.into(), request.data.clone());
+                let question = SubscribeRequest { channel: name, data, ..Default::default() };
+                let caller = (client.conn, client.session, &*identity.user);
+                match self.consult_at_once(cx, caller, &question) {
+                    ImmediateDecision::Denied => return None,
+                    ImmediateDecision::Rules => {
+                        self.claim_of(identity, channel).ok()?.entitle(Source::Client, asked)
+                    }
+                    ImmediateDecision::Granted(result) => {
+                        let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
+                        let decided = self.granted_options(cx, result)?;
+                        let facts = self.decision_facts(cx, channel, expire_at_s);
+                        let source = Source::Decision(&decided, facts);
+                        self.claim_of(identity, channel).ok()?.entitle(source, asked)
+                    }
+                }
             }
         };
-        match decided {
-            ImmediateDecision::Rules => {}
-            ImmediateDecision::Denied => return None,
-            ImmediateDecision::Granted(result) => {
-                let granted = self.granted(&identity.capabilities, channel);
-                return self.decided_side(cx, subject, (channel, request), granted, result);
-            }
-        }
-        let allowed = match &token {
-            Some((token, _)) => self
-                .namespace_of(channel)
-                .map(|of| (overridden(&of.options, &token.options.overrides), Basis::Rules)),
-            None => self
-                .may_subscribe(subject, channel, || self.granted(&identity.capabilities, channel)),
-        };
-        let (options, basis) = allowed.ok()?;
-        let asked = subscribe(Some(request));
-        let (token, mut grant) = token.unzip();
-        let own = token.as_ref().map_or(Allow::NONE, |token| token.allow);
-        let granted = self.granted(&identity.capabilities, channel).union(own);
-        let mut subscribe = self.entitled(subject, channel, &options, granted, asked);
-        if basis != Basis::Rules {
-            grant = Some(Grant { token: None, data: None });
-            subscribe.granted = basis == Basis::Capability;
-        }
-        if let Some(token) = token {
-            subscribe.chan_info = token.options.info.as_deref().map(one_line);
-            subscribe.granted = true;
-        }
-        Some(ServerSide {
-            channel: channel.to_owned(),
-            options,
-            subscribe,
-            data: grant.as_mut().and_then(|grant| grant.data.take()),
-            grant,
-        })
+        Some(ServerSide { channel: channel.to_owned(), entitlement: entitlement.ok()? })
     }
 
-    /// A subscription that the program has granted.
-    fn decided_side(
+    /// What is kept of a decision of a backend or the program about a subscription.
+    pub(super) fn decision_facts(
         &mut self,
         cx: &Context<Link>,
-        subject: Subject<'_>,
-        (channel, request): (&str, &SubscribeRequest<'_>),
-        granted: Allow,
-        result: SubscribeResult,
-    ) -> Option<ServerSide> {
-        let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
-        let decided = self.granted_options(cx, result)?;
-        let options = overridden(&self.namespace_of(channel).ok()?.options, &decided.overrides);
-        let mut subscribe =
-            self.entitled(subject, channel, &options, granted, subscribe(Some(request)));
-        subscribe.chan_info = decided.info.as_deref().map(one_line);
-        subscribe.granted = true;
+        channel: &str,
+        expire_at_s: Option<u64>,
+    ) -> TokenFacts {
         let now_s = self.now(cx).unix_ms / 1000;
-        let grant = expire_at_s.map(|_| {
-            let facts = TokenFacts::of_proxy(now_s, self.asked_at_s(channel, expire_at_s));
-            let token = GrantToken { facts, key: None, allow: Allow::NONE };
-            Grant { token: Some(token), data: None }
-        });
-        let data = decided.data.as_deref().map(one_line);
-        Some(ServerSide { channel: channel.to_owned(), options, subscribe, data, grant })
+        TokenFacts::of_proxy(now_s, self.asked_at_s(channel, expire_at_s))
     }
 }

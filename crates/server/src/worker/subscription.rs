@@ -1,9 +1,7 @@
 //! Subscription tokens: a valid token subscribes its client to the channel, until it expires or is revoked.
 
-use std::sync::Arc;
-
+use dunlin_hub::SessionId;
 use dunlin_hub::tenant::{MARK, bare};
-use dunlin_hub::{ChannelOptions, ChannelRef, SessionId};
 use dunlin_net::Context;
 use dunlin_protocol::centrifuge::{
     CommandError, DisconnectCode, ErrorCode, Reply, SubRefreshRequest, SubscribeRequest,
@@ -14,8 +12,8 @@ use super::Worker;
 use super::connect::one_line;
 use super::key_wait::Unverified;
 use super::link::Link;
-use super::parts::{Grant, GrantKey, GrantToken, Pending, TokenFacts};
-use crate::api::request::OptionsOverride;
+use super::parts::{Grant, GrantKey, GrantToken, TokenFacts};
+use super::permission::Source;
 use crate::auth::Subscription;
 
 /// The most expired subscriptions ended in one turn.
@@ -36,25 +34,19 @@ impl Worker<'_> {
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Unverified> {
         let channel = &*request.channel;
-        let options = Arc::clone(&self.namespace_of(channel).map_err(CommandError::Reply)?.options);
+        self.namespace_of(channel).map_err(CommandError::Reply)?;
         if self.hub.has_subscription(session, channel) {
             return Err(CommandError::Reply(ErrorCode::AlreadySubscribed.into()).into());
         }
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
-        let (subscription, grant) =
+        let (subscription, token) =
             self.verify_subscription(Some(session), &user, channel, &request.token)?;
-        let options = overridden(&options, &subscription.options.overrides);
-        let allow = self.capable(session, channel).union(subscription.allow);
-        let asked = self.client_side(request).map_err(CommandError::Reply)?;
-        let mut subscribe = self.entitled(self.subject(session), channel, &options, allow, asked);
-        subscribe.chan_info = subscription.options.info.as_deref().map(one_line);
-        subscribe.granted = true;
-        let now = self.now(cx);
-        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            self.grants.insert(session, channel, grant);
-            let channel = ChannelRef::new(channel, &options);
-            self.hub.handle_subscribe(now, token, session, channel, subscribe);
-        }
+        let source = Source::Token(&subscription.options, token);
+        let entitlement = self
+            .client_side(request)
+            .and_then(|asked| self.claim(session, channel)?.entitle(source, asked))
+            .map_err(CommandError::Reply)?;
+        self.begin_subscription(cx, (session, id), channel, entitlement);
         Ok(())
     }
 
@@ -64,7 +56,7 @@ impl Worker<'_> {
     /// The error reply or disconnect for the client.
     pub(super) fn sub_refresh(
         &mut self,
-        cx: &Context<Link>,
+        cx: &mut Context<Link>,
         session: SessionId,
         id: u32,
         request: &SubRefreshRequest<'_>,
@@ -79,7 +71,7 @@ impl Worker<'_> {
             return Err(CommandError::Reply(ErrorCode::BadRequest.with_reason(why)).into());
         }
         let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
-        let (subscription, mut grant) = self
+        let (subscription, token) = self
             .verify_subscription(Some(session), &user, channel, &request.token)
             .map_err(|error| match error {
                 // Who shows a wrong one for what he has already is no client that may try another.
@@ -91,8 +83,8 @@ impl Worker<'_> {
                 }
                 error => error,
             })?;
-        grant.data = None;
-        self.grants.insert(session, channel, grant);
+        self.grants.insert(session, channel, Grant { token: Some(token), data: None });
+        self.compare_grants(cx, session, None);
         if let Some(info) = subscription.options.info.as_deref() {
             let now = self.now(cx);
             self.hub.set_chan_info(now, session, channel, one_line(info));
@@ -114,7 +106,7 @@ impl Worker<'_> {
         user: &str,
         channel: &str,
         token: &str,
-    ) -> Result<(Subscription, Grant), Unverified> {
+    ) -> Result<(Subscription, GrantToken), Unverified> {
         let denied = |why: &dyn std::fmt::Display| {
             CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why))
         };
@@ -155,10 +147,9 @@ impl Worker<'_> {
             return Err(CommandError::Reply(ErrorCode::Expired.into()).into());
         }
         let facts = TokenFacts::new(id, token.issued_at_s, subscription.expire_at_s);
-        let data = subscription.options.data.as_deref().map(one_line);
-        let token = GrantToken { facts, key: Some(subscription.key), allow: subscription.allow };
-        let grant = Grant { token: Some(token), data };
-        Ok((subscription, grant))
+        let joins = subscription.options.overrides.force_push_join_leave == Some(true);
+        let (key, allow) = (Some(subscription.key), subscription.allow);
+        Ok((subscription, GrantToken { facts, key, allow, joins }))
     }
 
     /// Ends expired subscriptions, a limited number in each turn.
@@ -207,16 +198,5 @@ impl Worker<'_> {
             self.hub.handle_unsubscribe(now, session, &channel, Some((code, reason)));
         }
         self.drain_events(cx);
-    }
-}
-
-/// Returns the options of a channel, with what a token overrides.
-pub(super) fn overridden(
-    options: &Arc<ChannelOptions>,
-    overrides: &OptionsOverride,
-) -> Arc<ChannelOptions> {
-    match overrides.is_empty() {
-        true => Arc::clone(options),
-        false => Arc::new(overrides.apply(options)),
     }
 }

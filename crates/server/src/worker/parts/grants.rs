@@ -26,6 +26,8 @@ pub(crate) struct GrantToken {
     pub(crate) key: Option<u64>,
     /// What the client may do in the channel while it is subscribed.
     pub(crate) allow: Allow,
+    /// Whether it overrides the channel so that the client is sent joins and leaves.
+    pub(crate) joins: bool,
 }
 
 impl Grant {
@@ -166,18 +168,6 @@ impl Grants {
         token.map_or(Allow::NONE, |token| token.allow)
     }
 
-    /// Whether the subscription is based on a capability or an expression.
-    pub(crate) fn is_by_capability(&self, session: SessionId, channel: &str) -> bool {
-        self.get(session, channel).is_some_and(|grant| grant.token.is_none())
-    }
-
-    /// Returns the channels of a session whose subscriptions are based on a capability or an expression.
-    pub(crate) fn by_capability(&self, of: SessionId) -> Vec<Arc<str>> {
-        let grants = self.of.get(&of).into_iter().flatten();
-        let by_capability = grants.filter(|(_, grant)| grant.token.is_none());
-        by_capability.map(|(channel, _)| Arc::clone(channel)).collect()
-    }
-
     fn places(&self, is_it: impl Fn(SessionId, &str, &Grant) -> bool) -> Vec<GrantKey> {
         let all = self.of.iter().flat_map(|(session, grants)| {
             grants.iter().map(|(channel, grant)| (*session, channel, grant))
@@ -186,7 +176,8 @@ impl Grants {
         found.map(|(session, channel, _)| (session, Arc::clone(channel))).collect()
     }
 
-    fn get(&self, session: SessionId, channel: &str) -> Option<&Grant> {
+    /// Returns what is kept of a subscription's source.
+    pub(crate) fn get(&self, session: SessionId, channel: &str) -> Option<&Grant> {
         if self.of.is_empty() {
             return None;
         }
@@ -207,7 +198,7 @@ mod tests {
     fn grant(id: u64, expire_at_s: Option<u64>) -> Grant {
         let facts = TokenFacts::new(TokenId(id), Some(7), expire_at_s);
         Grant {
-            token: Some(GrantToken { facts, key: Some(id), allow: Allow::HISTORY }),
+            token: Some(GrantToken { facts, key: Some(id), allow: Allow::HISTORY, joins: false }),
             data: None,
         }
     }
@@ -251,7 +242,6 @@ mod tests {
         assert_eq!(grants.without_key(|_, key| key == 2), a());
         assert_eq!(grants.issued(session(1), |at| at == Some(7)).len(), 2);
         grants.insert(session(1), "c", Grant { token: None, data: None });
-        assert_eq!(grants.by_capability(session(1)), [Arc::<str>::from("c")]);
         assert_eq!(grants.allow(session(1), "a"), Allow::HISTORY);
         assert_eq!(grants.allow(session(1), "c"), Allow::NONE);
         assert_eq!(grants.expire(u64::MAX, 0, 9), []);

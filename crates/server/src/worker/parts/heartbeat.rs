@@ -72,6 +72,11 @@ impl TokenFacts {
         (self.expire_at_s != NEVER).then(|| self.expire_at_s.into())
     }
 
+    /// Whether it ends at all.
+    pub(crate) fn expires(self) -> bool {
+        self.expire_at_s().is_some()
+    }
+
     /// Whole seconds until the token ends, for its client; 0: never.
     pub(crate) fn ttl_s(self, now: Now) -> u32 {
         if self.id == TokenId::NONE {

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use dunlin_hub::{
-    Error, History, HistoryFilter, Publication, SessionId, StreamPosition, Subscribed, tenant,
+    Epoch, Error, History, HistoryFilter, Publication, SessionId, StreamPosition, Subscribed,
+    tenant,
 };
 use dunlin_net::ConnId;
 use dunlin_protocol::long_poll::{Gap, ResponseChannel, write_publication_item, write_response};
+
+use ring::digest;
 
 use super::FastMap;
 
@@ -123,8 +126,9 @@ impl Polls {
         let (entry, position) = (&mut poll.channels[at], subscribed.position);
         if let Some(since) = entry.since.filter(|_| !subscribed.recovered) {
             if entry.missed == Missed::Withheld {
-                let is_of_stream = since.epoch.is_none() || since.epoch == position.epoch;
-                let missed_nothing = is_of_stream && since.offset == position.offset;
+                let is_at_beginning = since == StreamPosition::default() && position.offset == 0;
+                let is_here = since == position || since == sealed(&entry.name, position);
+                let missed_nothing = is_at_beginning || is_here;
                 entry.gap = (!missed_nothing).then_some(Gap::NoHistory);
             } else if !position.epoch.is_none() {
                 // The stream may continue that of the cursor under another epoch: its keeper knows.
@@ -272,7 +276,11 @@ impl Poll {
             .iter()
             .map(|entry| ResponseChannel {
                 channel: tenant::bare(&entry.name),
-                position: entry.position,
+                position: match entry.missed {
+                    Missed::Withheld => sealed(&entry.name, entry.position),
+                    Missed::Readable | Missed::NotKept => entry.position,
+                },
+                is_sealed: entry.missed == Missed::Withheld,
                 gap: entry.gap.or_else(|| {
                     (entry.missed == Missed::NotKept && entry.since.is_some())
                         .then_some(Gap::NoHistory)
@@ -312,9 +320,22 @@ impl Poll {
     }
 }
 
+/// Returns what the cursor of a client has that may not read the history: it tells whether something was published since, and
+/// neither where the stream stands nor which it is. The epoch, which such a client never sees, is the key, so that any node
+/// recognises it.
+fn sealed(channel: &str, position: StreamPosition) -> StreamPosition {
+    let mut digest = digest::Context::new(&digest::SHA256);
+    digest.update(&position.epoch.to_u64().to_le_bytes());
+    digest.update(&position.offset.to_le_bytes());
+    digest.update(channel.as_bytes());
+    let mut seal = [0; 8];
+    seal.copy_from_slice(&digest.finish().as_ref()[..8]);
+    StreamPosition { offset: 0, epoch: Epoch::from_u64(u64::from_le_bytes(seal)) }
+}
+
 #[cfg(test)]
 mod tests {
-    use dunlin_hub::{Epoch, PublicationParts};
+    use dunlin_hub::PublicationParts;
     use serde_json::Value;
 
     use super::*;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use dunlin_hub::SessionId;
 use dunlin_protocol::pusher::{Member, SocketId};
 
+use crate::pusher::App;
+
 use super::FastMap;
 
 /// The sessions of one worker that speak the Pusher protocol.
@@ -18,8 +20,8 @@ pub(crate) struct PusherSessions {
 /// What is kept of such a session.
 #[derive(Debug)]
 pub(crate) struct PusherSession {
-    /// The name of its app.
-    pub(crate) app: Arc<str>,
+    /// Its app, as it is or was when what the session has was signed by its secret.
+    pub(crate) app: Arc<App>,
     /// Of its socket id.
     serial: u64,
     /// Who has signed in.
@@ -27,7 +29,7 @@ pub(crate) struct PusherSession {
 }
 
 // One for each such session.
-const _: () = assert!(size_of::<PusherSession>() == 32);
+const _: () = assert!(size_of::<PusherSession>() == 24);
 
 /// Below 2^53, as numbers of JavaScript are.
 const SERIALS: u64 = 1 << 48;
@@ -38,7 +40,7 @@ impl PusherSessions {
     }
 
     /// A session of an app begins.
-    pub(crate) fn begin(&mut self, session: SessionId, app: &Arc<str>) -> SocketId {
+    pub(crate) fn begin(&mut self, session: SessionId, app: &Arc<App>) -> SocketId {
         let serial = self.next_serial;
         self.next_serial = (serial + 1) % SERIALS;
         let app = Arc::clone(app);
@@ -66,29 +68,47 @@ impl PusherSessions {
         self.get(session).map(|of| SocketId { session, serial: of.serial })
     }
 
-    /// Sessions that `keeps`, by their id and the name of their app, does not keep.
-    pub(crate) fn without_app(&self, keeps: impl Fn(SessionId, &str) -> bool) -> Vec<SessionId> {
-        let ended = self.of.iter().filter(|(session, of)| !keeps(**session, &of.app));
-        ended.map(|(session, _)| *session).collect()
+    /// Gives each session its app as it is now. Returns those for which `now` has none: their app, or its secret, is gone.
+    pub(crate) fn renew_apps(
+        &mut self,
+        now: impl Fn(SessionId, &App) -> Option<Arc<App>>,
+    ) -> Vec<SessionId> {
+        let mut ended = Vec::new();
+        for (session, of) in &mut self.of {
+            match now(*session, &of.app) {
+                Some(app) => of.app = app,
+                None => ended.push(*session),
+            }
+        }
+        ended
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dunlin_config::{Map, PusherApp, Secret};
+
     use super::*;
+    use crate::pusher::Apps;
 
     #[test]
     fn a_session_whose_id_comes_again_has_another_socket_id() {
         let mut sessions = PusherSessions::new(SERIALS - 1);
         let session = SessionId::pack(0, 0, 0, 7, 1);
-        let first = sessions.begin(session, &"shop".into());
+        let app = |name: &str| {
+            let config = PusherApp { secret: Some(Secret::new("s")), ..PusherApp::default() };
+            let apps: Map<PusherApp> = [(name, config)].into_iter().collect();
+            Arc::clone(Apps::of(&apps).by_name(name).unwrap())
+        };
+        let first = sessions.begin(session, &app("shop"));
         assert_eq!(sessions.socket_id(session), Some(first));
         sessions.end(session);
         assert_eq!(sessions.socket_id(session), None);
-        let second = sessions.begin(session, &"other".into());
+        let second = sessions.begin(session, &app("other"));
         assert_eq!(second.session, first.session);
         assert_ne!(second, first);
-        assert_eq!(sessions.without_app(|_, app| app == "other"), []);
-        assert_eq!(sessions.without_app(|_, app| app == "shop"), [session]);
+        let named = |name: &'static str| move |_, of: &App| (*of.name == *name).then(|| app(name));
+        assert_eq!(sessions.renew_apps(named("other")), []);
+        assert_eq!(sessions.renew_apps(named("shop")), [session]);
     }
 }
