@@ -210,9 +210,9 @@ fn no_client_is_silent_for_as_long_as_a_proxy_waits() {
     const USUAL_MS: u64 = 60_000;
     let defaults = Config::default();
     let silent_ms = [
-        u64::from(defaults.client.ping_interval_ms),
+        defaults.client.ping_interval_ms,
         defaults.pusher.activity_timeout_ms,
-        u64::from(defaults.client.long_poll.timeout_ms_max),
+        defaults.client.long_poll.timeout_ms_max,
     ];
     assert!(silent_ms.iter().all(|&ms| ms < USUAL_MS), "{silent_ms:?}");
     let pages = [

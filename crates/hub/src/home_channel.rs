@@ -367,7 +367,7 @@ mod tests {
         members.insert(member(widest, "ada", None));
         assert_eq!(
             listed(&members),
-            [(widest, "ada".into(), None, false, widest.is_multiple_of(3))]
+            [(widest, "ada".into(), None, false, false, widest.is_multiple_of(3))]
         );
         assert_eq!(members.remove(SessionId::from_u64(7).unwrap()).map(|_| ()), None);
         members.insert(member(6, "", None));
@@ -384,7 +384,10 @@ mod tests {
         let described = Some(b"1".as_slice().into());
         assert_eq!(
             listed(&members)[1..3],
-            [(4, "bob".into(), None, true, false), (6, "eve".into(), described, true, true),]
+            [
+                (4, "bob".into(), None, false, true, false),
+                (6, "eve".into(), described, false, true, true),
+            ]
         );
         for number in [widest, 6, 4, 3] {
             assert!(!members.is_empty());

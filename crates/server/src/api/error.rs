@@ -99,7 +99,7 @@ impl ApiError {
 
     /// Returns the same error without its message, for a response without room for it.
     pub(crate) const fn without_message(&self) -> ApiError {
-        ApiError { code: self.code, message: Cow::Borrowed(""), malformed: false }
+        ApiError { code: self.code, message: Cow::Borrowed(""), malformed: false, nodes: None }
     }
 
     /// Returns the HTTP status of a response with this error: 400 if the body is not a valid request, else 200.

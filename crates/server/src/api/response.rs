@@ -92,6 +92,9 @@ fn check_count(count: usize, max: usize, what: &str) -> Result<(), ApiError> {
     Err(ApiErrorCode::LimitExceeded.with_reason(why))
 }
 
+/// Appends one form of an answer.
+type Form<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 /// Several answers that share a response.
 struct SharedRoom {
     bytes_max: usize,
@@ -106,7 +109,7 @@ impl SharedRoom {
     }
 
     /// Writes the first form of the next answer that leaves enough room for those behind it, otherwise the last form.
-    fn write(&mut self, out: &mut Vec<u8>, forms: &[&dyn Fn(&mut Vec<u8>)]) {
+    fn write(&mut self, out: &mut Vec<u8>, forms: &[Form<'_>]) {
         self.left = self.left.saturating_sub(1);
         let before = out.len();
         for form in forms {
@@ -169,7 +172,7 @@ pub(crate) fn write_batch(
         room.write(
             list,
             &[&reply, &|out| refused(&too_long(bytes_max), out), &|out| {
-                refused(&no_room(answer), out)
+                refused(&no_room(answer), out);
             }],
         );
     }

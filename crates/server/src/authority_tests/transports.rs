@@ -68,7 +68,7 @@ fn subscription_is_the_same_on_every_transport_whoever_lets_the_client_in() {
         (nobody.clone(), "recovering:a", &all),
         (nobody.clone(), "subscribers:a", &all),
         (nobody.clone(), "shut:a", &refused),
-        (nobody.clone(), "expressed:a", &refused),
+        (nobody, "expressed:a", &refused),
         (staff.clone(), "expressed:a", &blind),
         (staff, "read:a", &all),
         (capable("shut:a", json!(["sub"])), "shut:a", &blind),

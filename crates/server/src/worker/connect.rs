@@ -23,7 +23,6 @@ use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::revocation::{TokenId, TokenRevoked};
 use crate::auth::session_token;
 use crate::auth::{Identity, Subscription};
-use crate::namespace::meta::Meta;
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));

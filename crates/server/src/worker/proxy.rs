@@ -190,8 +190,7 @@ impl Worker<'_> {
         if !bare(user).is_empty() {
             return self.state.budgets.user(user).to_u64();
         }
-        let place = cx.data(conn).map(|link| link.peer.place());
-        let address = place.and_then(|place| self.peers.get(place));
+        let address = cx.data(conn).and_then(|link| self.peers.counted(link.peer));
         address.map_or(conn.to_u64(), |address| self.state.budgets.address(address).to_u64())
     }
 

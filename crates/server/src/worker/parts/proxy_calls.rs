@@ -413,7 +413,7 @@ mod tests {
         with_headers(&long, |headers| passed.keep_headers(conn, headers, |_| true));
         assert!(lines(&passed).is_empty(), "the last line would have no room");
         with_headers("X-Forwarded-For: 192.0.2.7", |headers| {
-            passed.keep_headers(conn, headers, |_| true)
+            passed.keep_headers(conn, headers, |_| true);
         });
         assert_eq!(lines(&passed), ["192.0.2.7"]);
     }
