@@ -202,9 +202,10 @@ mod tests {
     fn secret_goes_nowhere_else_by_a_change_of_its_way() {
         let before = config();
         let route = || Route { address: Some("10.6.6.6:443".into()), ..Route::default() };
-        let changes: [(&str, fn(&mut Config)); 16] = [
+        type Edit = fn(&mut Config);
+        let changes: [(&str, Edit); 16] = [
             ("endpoint", |of| {
-                with(&mut of.proxies, "p", |p| p.endpoint = "http://10.6.6.6/".into())
+                with(&mut of.proxies, "p", |p| p.endpoint = "http://10.6.6.6/".into());
             }),
             ("upstream", |of| with(&mut of.proxies, "p", |p| p.upstream = Some("backend".into()))),
             ("ca", |of| with(&mut of.proxies, "p", |p| p.ca = Some("another".into()))),
@@ -218,7 +219,7 @@ mod tests {
             ("hook", |of| with(&mut of.webhooks.hooks, "signed", |h| h.upstream = "other".into())),
             ("address", |of| {
                 with(&mut of.engines, "redis", |e| {
-                    e.addresses = ["10.6.6.6:6379".to_owned()].into()
+                    e.addresses = ["10.6.6.6:6379".to_owned()].into();
                 });
             }),
             ("engine's tls", |of| with(&mut of.engines, "redis", |e| e.tls = false)),

@@ -138,11 +138,8 @@ fn an_edited_file_adds_what_was_edited_to_what_the_api_did() {
 
     // Not to be read at all: the same.
     let errors: ConfigErrors = Config::from_toml("[client]\nping = 1\n").unwrap_err();
-    let start = dunlin_config::store::InitialConfig {
-        config: Err(errors),
-        name: "dunlin.toml".into(),
-        judge: |_, _, _| {},
-    };
+    let start =
+        InitialConfig { config: Err(errors), name: "dunlin.toml".into(), judge: |_, _, _| {} };
     let disk = disk.after_kill();
     let (store, recovery) = Store::open(Some(Box::new(disk)), start.clone(), 0).unwrap();
     assert_eq!(store.head().revision, 4);
