@@ -85,6 +85,7 @@ fn valid(chain: &str, key: &str) -> Value {
             "id": "1", "key": "app-key", "secret": secret("pusher"), "namespace": "chat",
         }}},
         "push": {"vapid": {"site": {"private_key": key, "subject": "mailto:ops@example.com"}}},
+        "limits": {},
     })
 }
 
