@@ -257,6 +257,7 @@ fn draining_says_goodbye_with_a_code_to_come_back_on() {
 fn call_refused_while_draining_says_that_nothing_was_stored() {
     let mut cluster = Cluster::start_with(1, |config| {
         config.shutdown.reconnect_spread_ms = 10_000;
+        config.shutdown.drain_timeout_ms = 20_000;
     });
     let open = |_| {
         let stream = TcpStream::connect(cluster.address).unwrap();
