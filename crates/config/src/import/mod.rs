@@ -23,7 +23,7 @@ mod store;
 mod validity;
 mod variables;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub use self::dotenv::Variables;
 pub use self::format::Format;
@@ -117,13 +117,5 @@ impl Import<'_> {
         rows.extend(more);
         let toml = toml::to_string_pretty(&out).unwrap_or_default();
         Ok(Imported { config, toml, rows, origin, is_chart })
-    }
-}
-
-/// Returns the object in a value, or an empty one.
-fn object(value: Value) -> serde_json::Map<String, Value> {
-    match value {
-        Value::Object(object) => object,
-        _ => serde_json::Map::new(),
     }
 }

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::dotenv::Variables;
 use super::pusher::{App, listen};
 use super::report::Mapping;
-use super::source::{ImportSource, Kind, count, is_nothing, switch};
-use super::{object, store, variables as references};
+use super::source::{ImportSource, Kind, count, is_nothing, object, switch};
+use super::{store, variables as references};
 use crate::path::Path;
 
 /// Variables without the prefix `SOKETI_`, and the options that they set.

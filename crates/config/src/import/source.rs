@@ -221,3 +221,11 @@ fn leaves(path: &Path, value: &Value, keys: &mut Vec<String>) {
         _ => keys.push(path.to_string()),
     }
 }
+
+/// Returns the object in a value, or an empty one.
+pub(super) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    }
+}

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::channel::is_option;
-use crate::import::object;
 use crate::import::origin::Origin;
 use crate::import::report::{Mapping, Row};
-use crate::import::source::{is_nothing, switch};
+use crate::import::source::{is_nothing, object, switch};
 use crate::path::Path;
 
 /// A file of an older version with the keys of v6.
