@@ -165,8 +165,8 @@ export class Server {
   constructor({ config = null, configFile = config && path.join(HERE, "../config", config), workers = 2 } = {}) {
     this.configFile = configFile;
     this.workers = workers;
-    // `admin.toml` has the token.
-    this.adminHeaders = config === "admin.toml" ? { Authorization: "Bearer the-admin-token-of-the-interop-tests" } : {};
+    // These have the token.
+    this.adminHeaders = ["admin.toml", "pusher.toml"].includes(config) ? { Authorization: "Bearer the-admin-token-of-the-interop-tests" } : {};
   }
 
   async start() {

@@ -112,6 +112,7 @@ await scenario("nats: what any program publishes to raw subjects clients hear as
   for (const n of range(1, 20)) program.write(`PUB chat.a.b ${JSON.stringify({ n }).length}\r\n${JSON.stringify({ n })}\r\n`);
   program.write("PUB chat.bad 9\r\nnot JSON{\r\nPUB other.a 2\r\n99\r\nPUB chat.end 3\r\n\"e\"\r\n");
   await wide.received(22);
+  await exact.received(20);
   assert.deepEqual(exact.publications.map(({ data }) => data.n), range(1, 20));
   assert.deepEqual(wide.publications.map(({ data }) => data && (data.n ?? data)), [...range(1, 20), null, "e"]);
   await client.publish("chat:out", { from: "js" });

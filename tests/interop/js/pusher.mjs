@@ -275,7 +275,7 @@ await scenario("pusher (npm): webhooks, verified and read by its own library", a
     upstreams: { backend: { members: { a: { address: `127.0.0.1:${listener.address().port}` } } } },
     hooks: { shop: { upstream: "backend", events, pusher_app: "shop" } },
   };
-  const answer = await fetch(`http://127.0.0.1:${server.adminPort}/config/webhooks`, { method: "PUT", body: JSON.stringify(value), headers: { "Content-Type": "application/json" } });
+  const answer = await fetch(`http://127.0.0.1:${server.adminPort}/config/webhooks`, { method: "PUT", body: JSON.stringify(value), headers: { "Content-Type": "application/json", ...server.adminHeaders } });
   assert(answer.ok, await answer.text());
   const room = await subscribe(await client(t, server, signer, { user: { id: "ada", info: {} } }), "presence-room");
   const second = await client(t, server, signer, { user: { id: "bob", info: {} } });

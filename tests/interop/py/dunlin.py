@@ -76,7 +76,7 @@ class Server:
         self.workers = workers
         self.client_port = free_port()
         self.admin_port = free_port()
-        self.admin_headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"} if config == "admin.toml" else {}
+        self.admin_headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"} if config in ("admin.toml", "pusher.toml") else {}
         self.origin = f"http://127.0.0.1:{self.client_port}"
         self.process = None
         self.log = tempfile.TemporaryFile(mode="w+")
