@@ -230,10 +230,13 @@ fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
 }
 
 /// A Redis Cluster of one primary with all slots.
-fn cluster_of_one() -> Redis {
+fn cluster_of_one() -> (Redis, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
     let bus = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let port = bus.port().to_string();
-    let redis = Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &port]);
+    // What it knows of its cluster is in a file there.
+    let at = directory.path().to_str().unwrap();
+    let redis = Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &port, "--dir", at]);
     until("the cluster takes no slots", || {
         redis.command("CLUSTER ADDSLOTSRANGE 0 16383").starts_with("+OK")
     });
@@ -243,14 +246,14 @@ fn cluster_of_one() -> Redis {
         write!(stream, "CLUSTER INFO\r\nQUIT\r\n").unwrap();
         std::io::read_to_string(stream).unwrap().contains("cluster_state:ok")
     });
-    redis
+    (redis, directory)
 }
 
 /// Regression: each of the partitions of a cluster noticed for itself, at its own time, and more than once.
 #[test]
 fn clients_of_a_cluster_that_was_flushed_are_unsubscribed_once() {
     const ROOMS: usize = 12;
-    let redis = cluster_of_one();
+    let (redis, _directory) = cluster_of_one();
     let engine = || Engine {
         topology: EngineTopology::Cluster,
         addresses: [redis.addr.to_string()].into(),
