@@ -230,7 +230,7 @@ fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
 }
 
 /// A Redis Cluster of one primary with all slots.
-fn cluster_of_one() -> (Redis, tempfile::TempDir) {
+fn cluster_of_one() -> (Redis, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let bus = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let port = bus.port().to_string();
