@@ -110,11 +110,11 @@ impl RedisEngine {
         text: &str,
     ) {
         let error = ServerError::parse(text);
-        if let Operation::Publish(batch) = &queued.operation
-            && text.starts_with("STALE")
-        {
-            // The stream is gone, or continues in another generation; the batches behind this one will find that, too.
-            self.forget(&batch.channel);
+        if text.starts_with("STALE") {
+            if let Operation::Publish(batch) = &queued.operation {
+                // The stream is gone, or continues in another generation; the batches behind this one will find that, too.
+                self.forget(&batch.channel);
+            }
             self.stats.retried += 1;
             return self.put_off(partition, queued, PartitionState::Draining);
         }
@@ -163,6 +163,15 @@ impl RedisEngine {
         }
         if place.state == PartitionState::Ready {
             place.state = state;
+        }
+        self.touch(partition);
+    }
+
+    /// Asks for the generation of a partition before anything else is sent.
+    fn drain(&mut self, partition: usize) {
+        let place = &mut self.partitions[partition];
+        if place.state == PartitionState::Ready {
+            place.state = PartitionState::Draining;
         }
         self.touch(partition);
     }
@@ -477,6 +486,12 @@ impl RedisEngine {
             let text = top.text().unwrap_or_default();
             text.clone_into(&mut self.links[usize::from(shard.0)].detail);
             return self.subscribed(channel, Err(Error::EngineRefused));
+        }
+        if epoch.text() == Some("~") {
+            // The data are of another generation, which is to be known first.
+            let (channel, seen) = (Arc::clone(channel), opening.seen);
+            self.partitions[partition].opening.push(Opening { channel, seen });
+            return self.drain(partition);
         }
         let position = position(epoch, top);
         let inherits = inherited(before);

@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use super::config::Layout;
 
+/// The check that its caller knows the generation of the server's data.
+const BEHIND: &str = include_str!("lua/behind.lua");
+
 /// A script: its text, and its hash in the server's cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
@@ -15,7 +18,9 @@ impl Script {
     /// Returns the text for the node that imports the script's slot; see `lua/asking.lua`.
     pub(crate) fn asked(&self, sharded: bool) -> String {
         let publish = if sharded { "SPUBLISH" } else { "PUBLISH" };
-        include_str!("lua/asking.lua").replace("@publish", publish).replace("@script", &self.text)
+        // What that node has of the generation's key, if anything, is not what the caller's was named after.
+        let text = self.text.replace(BEHIND, "local function is_behind() return false end\n");
+        include_str!("lua/asking.lua").replace("@publish", publish).replace("@script", &text)
     }
 }
 
@@ -42,6 +47,7 @@ impl Scripts {
                 .replace("@before", before)
                 .replace("@done", done)
                 .replace("@begin", include_str!("lua/begin.lua"))
+                .replace("@behind\n", BEHIND)
                 .replace("@page", include_str!("lua/page.lua"))
                 .replace("@after", include_str!("lua/after.lua"))
                 .replace("@publish", publish);

@@ -317,6 +317,56 @@ fn a_redis_that_lost_its_data_is_noticed() {
     assert_eq!(listener.next().unwrap()["pub"]["data"], 3);
 }
 
+/// Clients of `a` in channels that `b` publishes to, and in channels at rest, are unsubscribed once when the server loses its data.
+fn is_lost_once(a: &Cluster, b: &Cluster, lose: impl FnOnce()) {
+    const ROOMS: usize = 12;
+    let (address, room) = (a.address, |at: usize| format!("room{at}"));
+    let follow = |at: usize, mut listener: Listener| {
+        let (mut gaps, mut since) = (0, (0, json!("")));
+        while let Some(push) = listener.next() {
+            if push["pub"]["data"] == 99 {
+                return gaps;
+            }
+            if let Some(offset) = push["pub"]["offset"].as_u64() {
+                since.0 = offset;
+            }
+            if push["unsubscribe"]["code"] == 2500 {
+                gaps += 1;
+                let connect;
+                let positions = recovering(&room(at), since.0, &since.1);
+                (listener, connect) = Listener::connect_to(address, &positions);
+                let sub = &connect["connect"]["subs"][room(at)];
+                since = (sub["offset"].as_u64().unwrap_or(0), sub["epoch"].clone());
+                let missed = sub["publications"].as_array().into_iter().flatten();
+                if missed.into_iter().any(|publication| publication["data"] == 99) {
+                    return gaps;
+                }
+            }
+        }
+        panic!("{} is cut off", room(at));
+    };
+    let listeners: Vec<_> = (0..ROOMS).map(|at| Listener::connect(address, &room(at))).collect();
+    for at in 0..ROOMS {
+        publish(b, &room(at), 1);
+    }
+    let gaps: Vec<i32> = std::thread::scope(|scope| {
+        let follow = &follow;
+        let listeners = listeners.into_iter().enumerate();
+        let threads: Vec<_> =
+            listeners.map(|(at, listener)| scope.spawn(move || follow(at, listener))).collect();
+        lose();
+        // Longer than it takes a node to ask which generation of its data a server has.
+        let since = Instant::now();
+        while since.elapsed() < std::time::Duration::from_secs(6) {
+            (0..ROOMS).step_by(2).for_each(|at| _ = publish(b, &room(at), 2));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        (0..ROOMS).for_each(|at| _ = publish(b, &room(at), 99));
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(gaps, [1; ROOMS]);
+}
+
 #[test]
 fn a_redis_that_comes_late_is_waited_for() {
     let mut redis = Redis::start(&[]);

@@ -1,7 +1,7 @@
 //! Nodes that share a real NATS server.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use tempfile::TempDir;
 
 use super::super::{Cluster, Listener, TIMEOUT};
-use super::{crosses, node_on, publish, recovering, survives, until};
+use super::{crosses, is_lost_once, node_on, publish, recovering, survives, until};
 
 /// A NATS server that is killed at the end of the test, or earlier.
 pub(super) struct Nats {
@@ -120,6 +120,21 @@ fn a_nats_that_lost_its_data_is_noticed() {
     let subscribed = &connect["connect"]["subs"]["news"];
     assert_ne!(subscribed["recovered"], true, "{connect}");
     assert_ne!(subscribed["epoch"], epoch);
+}
+
+#[test]
+fn clients_of_a_nats_whose_stream_was_purged_are_unsubscribed_once() {
+    let nats = Nats::start();
+    let engine = || Engine { position_check_ms: 500, ..nats.engine() };
+    let (a, b) = (node_on(1, engine()), node_on(2, engine()));
+    let prefix = engine().prefix;
+    is_lost_once(&a, &b, || {
+        let mut stream = TcpStream::connect(nats.addr).unwrap();
+        let purge = format!("PUB $JS.API.STREAM.PURGE.{prefix} 0\r\n\r\nPING\r\n");
+        write!(stream, "CONNECT {{\"verbose\":false}}\r\n{purge}").unwrap();
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == "PONG"), "the server takes it");
+    });
 }
 
 #[test]

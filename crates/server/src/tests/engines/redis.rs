@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{
-    Cluster, Listener, Redis, crosses, node_on, on_engine, publish, ready, recovering, until,
+    Cluster, Listener, Redis, crosses, is_lost_once, node_on, on_engine, publish, ready,
+    recovering, until,
 };
 use crate::tests::TIMEOUT;
 
@@ -249,64 +250,48 @@ fn cluster_of_one() -> (Redis, TempDir) {
     (redis, directory)
 }
 
+/// Two nodes on such an engine, whose data are then flushed.
+fn flushed(engine: impl Fn() -> Engine, redis: &Redis) {
+    let engine = || Engine { position_check_ms: 500, ..engine() };
+    let (a, b) = (node_on(1, engine()), node_on(2, engine()));
+    is_lost_once(&a, &b, || _ = redis.command("FLUSHALL"));
+}
+
 /// Regression: each of the partitions of a cluster noticed for itself, at its own time, and more than once.
 #[test]
-fn clients_of_a_cluster_that_was_flushed_are_unsubscribed_twice_at_most() {
-    const ROOMS: usize = 12;
+fn clients_of_a_cluster_that_was_flushed_are_unsubscribed_once() {
     let (redis, _directory) = cluster_of_one();
     let engine = || Engine {
         topology: EngineTopology::Cluster,
         addresses: [redis.addr.to_string()].into(),
-        position_check_ms: 500,
         ..Engine::default()
     };
-    let (a, b) = (node_on(1, engine()), node_on(2, engine()));
-    let room = |at: usize| format!("room{at}");
-    let follow = |at: usize, mut listener: Listener| {
-        let (mut gaps, mut since) = (0, (0, json!("")));
-        while let Some(push) = listener.next() {
-            if push["pub"]["data"] == 99 {
-                return gaps;
-            }
-            if let Some(offset) = push["pub"]["offset"].as_u64() {
-                since.0 = offset;
-            }
-            if push["unsubscribe"]["code"] == 2500 {
-                gaps += 1;
-                let connect;
-                let positions = recovering(&room(at), since.0, &since.1);
-                (listener, connect) = Listener::connect_to(a.address, &positions);
-                let sub = &connect["connect"]["subs"][room(at)];
-                since = (sub["offset"].as_u64().unwrap_or(0), sub["epoch"].clone());
-                let missed = sub["publications"].as_array().into_iter().flatten();
-                if missed.into_iter().any(|publication| publication["data"] == 99) {
-                    return gaps;
-                }
-            }
-        }
-        panic!("{} is cut off", room(at));
+    flushed(engine, &redis);
+}
+
+#[test]
+fn clients_of_a_redis_that_was_flushed_are_unsubscribed_once() {
+    let redis = Redis::start(&[]);
+    let engine = || Engine { addresses: [redis.addr.to_string()].into(), ..Engine::default() };
+    flushed(engine, &redis);
+}
+
+#[test]
+fn clients_of_a_primary_of_sentinels_that_was_flushed_are_unsubscribed_once() {
+    let primary = Redis::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sentinel.conf");
+    let (port, at) = (primary.addr.port(), directory.path().display());
+    let config = format!("bind 127.0.0.1\ndir {at}\nsentinel monitor main 127.0.0.1 {port} 1\n");
+    std::fs::write(&path, config).unwrap();
+    let sentinel = Redis::sentinel(&path);
+    let engine = || Engine {
+        topology: EngineTopology::Sentinel,
+        addresses: [sentinel.addr.to_string()].into(),
+        sentinel_primaries: ["main".to_owned()].into(),
+        ..Engine::default()
     };
-    let listeners: Vec<_> = (0..ROOMS).map(|at| Listener::connect(a.address, &room(at))).collect();
-    for at in 0..ROOMS {
-        publish(&b, &room(at), 1);
-    }
-    let gaps: Vec<i32> = std::thread::scope(|scope| {
-        let follow = &follow;
-        let listeners = listeners.into_iter().enumerate();
-        let threads: Vec<_> =
-            listeners.map(|(at, listener)| scope.spawn(move || follow(at, listener))).collect();
-        redis.command("FLUSHALL");
-        // Longer than it takes a node to ask which generation of its data a server has.
-        let since = std::time::Instant::now();
-        while since.elapsed() < std::time::Duration::from_secs(6) {
-            (0..ROOMS).step_by(2).for_each(|at| _ = publish(&b, &room(at), 2));
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        (0..ROOMS).for_each(|at| _ = publish(&b, &room(at), 99));
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    // Once for the data, and once more for a channel at rest, whose position is compared later.
-    assert!(gaps.iter().all(|times| (1..=2).contains(times)), "{gaps:?}");
+    flushed(engine, &primary);
 }
 
 /// The number of calls of a command that Redis counts, scripts included.
