@@ -45,8 +45,9 @@ struct PollChannel {
     /// The position of the cursor.
     since: Option<StreamPosition>,
     missed: Missed,
-    /// The client's position after what was missed: the start of the subscription, unless a page ends earlier.
-    position: StreamPosition,
+    /// The client's position after what was missed: the start of the subscription, unless a page ends earlier. `None`: the
+    /// cursor is repeated as it came.
+    position: Option<StreamPosition>,
     /// Where the server ended the subscription; the outbox has what was published before.
     ended: Option<StreamPosition>,
     /// The page of history that is read is the stream's present epoch, since the cursor's is not continued.
@@ -140,7 +141,7 @@ impl Polls {
                 entry.gap = Some(Gap::between(since, position));
             }
         }
-        entry.position = position;
+        entry.position = Some(position);
         poll.advance(at, &subscribed.publications)
     }
 
@@ -174,10 +175,10 @@ impl Polls {
         } else if !(follows || from_the_beginning) {
             entry.gap = Some(Gap::Expired);
         }
-        entry.position = history.position;
-        if let Some(last) = history.publications.last() {
-            entry.position.offset = last.offset();
-        }
+        let last = history.publications.last().map(Publication::offset);
+        let position = history.position;
+        entry.position =
+            Some(StreamPosition { offset: last.unwrap_or(position.offset), ..position });
         poll.advance(at, &history.publications)
     }
 
@@ -188,7 +189,7 @@ impl Polls {
         poll.paged = true;
         poll.items.clear();
         for entry in &mut poll.channels {
-            entry.position = entry.since.unwrap_or(entry.position);
+            entry.repeat_cursor();
         }
     }
 
@@ -226,7 +227,7 @@ impl Poll {
                 name,
                 since,
                 missed,
-                position: since.unwrap_or_default(),
+                position: None,
                 ended: None,
                 reads_new_stream: false,
                 gap: None,
@@ -265,7 +266,7 @@ impl Poll {
     pub(crate) fn set_positions(&mut self, position: impl Fn(&str) -> Option<StreamPosition>) {
         for entry in &mut self.channels {
             let end = entry.ended.or_else(|| position(&entry.name));
-            entry.position = end.unwrap_or(entry.position);
+            entry.position = end.or(entry.position);
         }
     }
 
@@ -276,10 +277,7 @@ impl Poll {
             .iter()
             .map(|entry| ResponseChannel {
                 channel: tenant::bare(&entry.name),
-                position: match entry.missed {
-                    Missed::Withheld => sealed(&entry.name, entry.position),
-                    Missed::Readable | Missed::NotKept => entry.position,
-                },
+                position: entry.cursor(),
                 is_sealed: entry.missed == Missed::Withheld,
                 gap: entry.gap.or_else(|| {
                     (entry.missed == Missed::NotKept && entry.since.is_some())
@@ -303,7 +301,7 @@ impl Poll {
             }
         } else {
             // It does not fit: the next poll starts at the same position.
-            entry.position = entry.since.unwrap_or(entry.position);
+            entry.repeat_cursor();
             entry.gap = None;
             self.paged = true;
         }
@@ -317,6 +315,24 @@ impl Poll {
             return PollStep::Respond;
         }
         PollStep::Park { conn: self.conn, timeout_ms: self.timeout_ms }
+    }
+}
+
+impl PollChannel {
+    /// The next poll starts where this one did. Without a cursor that is where the subscription began.
+    fn repeat_cursor(&mut self) {
+        if self.since.is_some() {
+            self.position = None;
+        }
+    }
+
+    /// Returns where the next poll continues. A cursor that is repeated was sealed before, if it has to be.
+    fn cursor(&self) -> StreamPosition {
+        match (self.position, self.missed) {
+            (None, _) => self.since.unwrap_or_default(),
+            (Some(position), Missed::Withheld) => sealed(&self.name, position),
+            (Some(position), Missed::Readable | Missed::NotKept) => position,
+        }
     }
 }
 
@@ -437,7 +453,7 @@ mod tests {
         assert_eq!(polls.handle_history(session(), "news", Ok(page), 100), PollStep::Respond);
         let poll = polls.of.get(&session()).unwrap();
         assert!(!poll.wants_outbox(), "the outbox is at 900");
-        assert_eq!((poll.channels[0].position, poll.channels[0].gap), (at(103), None));
+        assert_eq!((poll.channels[0].cursor(), poll.channels[0].gap), (at(103), None));
     }
 
     #[test]
@@ -467,7 +483,7 @@ mod tests {
         let page = History { position: other, publications: publications(6..=7) };
         assert_eq!(polls.handle_history(session(), "news", Ok(page), 100), PollStep::Respond);
         let entry = &polls.of[&session()].channels[0];
-        assert_eq!((entry.position, entry.gap), (other, Some(Gap::NewStream)));
+        assert_eq!((entry.cursor(), entry.gap), (other, Some(Gap::NewStream)));
     }
 
     #[test]
@@ -479,7 +495,7 @@ mod tests {
         let page = History { position: other, publications: publications(6..=7) };
         assert_eq!(polls.handle_history(session(), "news", Ok(page), 100), PollStep::Respond);
         let entry = &polls.of[&session()].channels[0];
-        assert_eq!((entry.position, entry.gap), (other, None));
+        assert_eq!((entry.cursor(), entry.gap), (other, None));
     }
 
     #[test]
@@ -494,7 +510,7 @@ mod tests {
         let mut poll = polls.take(session()).unwrap();
         // Another subscriber has come back to the channel, and the hub is further.
         poll.set_positions(|channel| (channel == "chat").then(|| at(3)));
-        let positions: Vec<_> = poll.channels.iter().map(|of| (of.position, of.gap)).collect();
+        let positions: Vec<_> = poll.channels.iter().map(|of| (of.cursor(), of.gap)).collect();
         assert_eq!(positions, [(at(7), None), (at(3), None)]);
     }
 
@@ -519,7 +535,37 @@ mod tests {
         polls.handle_overflow(session());
         let poll = polls.take(session()).unwrap();
         assert!(!poll.wants_outbox() && poll.items.is_empty());
-        assert_eq!(poll.channels[0].position, at(5));
+        assert_eq!(poll.channels[0].cursor(), at(5));
+    }
+
+    /// Regression: a cursor that was repeated was sealed once more, and the poll after it told of a gap where nothing was missed.
+    #[test]
+    fn poll_with_a_repeated_sealed_cursor_has_no_gap() {
+        let cursor = sealed("quiet", at(5));
+        let begin = |since| {
+            let channels = [
+                (Arc::from("news"), Some(at(3)), Missed::Readable),
+                (Arc::from("quiet"), Some(since), Missed::Withheld),
+            ];
+            let mut polls = Polls::default();
+            let bounds = (1000, 1 << 20);
+            polls.begin(
+                session(),
+                Poll::new(ConnId::from_u64(1), None, bounds, None, channels.into_iter()),
+            );
+            let here = Subscribed { position: at(5), ..Subscribed::default() };
+            polls.handle_subscribed(session(), "quiet", Ok(here), 100);
+            polls.handle_subscribed(session(), "news", Ok(recovered(at(3), vec![])), 100);
+            polls
+        };
+        let mut polls = begin(cursor);
+        polls.handle_overflow(session());
+        let poll = polls.take(session()).unwrap();
+        let repeated = poll.channels[1].cursor();
+        assert_eq!(repeated, cursor);
+        // Nothing was published to the quiet channel since.
+        let poll = begin(repeated).take(session()).unwrap();
+        assert_eq!((poll.channels[1].gap, poll.channels[1].cursor()), (None, cursor));
     }
 
     #[test]
