@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use crate::centrifuge::protobuf;
+use crate::centrifuge::protobuf::MessageReader;
 use crate::encoding::Format;
 use crate::json::{self, ProtocolError};
 
@@ -37,7 +37,7 @@ impl<'a> EmulationRequest<'a> {
     pub fn parse(format: Format, body: &'a [u8]) -> Result<EmulationRequest<'a>, ProtocolError> {
         let request: EmulationRequest<'a> = match format {
             Format::Json => json::from_slice(body)?,
-            Format::Protobuf => protobuf::parse_emulation(body)?,
+            Format::Protobuf => EmulationRequest::from_protobuf(body)?,
         };
         for (field, is_empty) in
             [("session", request.session.is_empty()), ("data", request.data.is_empty())]
@@ -47,6 +47,21 @@ impl<'a> EmulationRequest<'a> {
                     field,
                     "is missing; repeat what the connect reply said, with the commands as a string",
                 ));
+            }
+        }
+        Ok(request)
+    }
+
+    fn from_protobuf(body: &'a [u8]) -> Result<EmulationRequest<'a>, ProtocolError> {
+        let message = MessageReader::of("", body);
+        let mut request = EmulationRequest::default();
+        for field in message.fields() {
+            let (number, value) = field?;
+            match number {
+                1 => request.node = message.text("node", value)?,
+                2 => request.session = message.text("session", value)?,
+                3 => request.data = Cow::Borrowed(message.bytes("data", value)?),
+                _ => {}
             }
         }
         Ok(request)

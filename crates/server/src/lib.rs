@@ -20,6 +20,7 @@ mod authority_tests;
 mod clock;
 mod cluster;
 mod control;
+mod crash;
 mod engines;
 mod error;
 mod limits;
@@ -55,16 +56,17 @@ use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
 use dunlin_config::store::{Directory, InitialConfig, RecoverySource, Store};
 use dunlin_config::{ConfigErrors, Log, Snapshot};
 
+use crate::admin::reservations::{Reservations, ServedAddrs};
 use crate::admin::{AdminParams, OperatorAccess};
 use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
-use crate::control::reservations::{Reservations, ServedAddrs};
-use crate::control::{Control, listen};
+use crate::control::Control;
 use crate::message::bus::BusMessage;
 use crate::program::Program;
 use crate::push::PushThread;
 use crate::state::ServerState;
 use crate::state::settings::Settings;
+use crate::worker::listeners::listen;
 use crate::worker::thread::{Placement, Workers};
 
 pub use dunlin_config::Config;
@@ -73,7 +75,7 @@ pub use dunlin_protocol::Codec;
 pub use dunlin_protocol::centrifuge::ErrorCode;
 pub use serde_json::json;
 
-pub use crate::api::request::OptionsOverride;
+pub use crate::auth::OptionsOverride;
 pub use crate::control::Ready;
 pub use crate::error::ServeError;
 pub use crate::limits::memory::{Memory, MemoryBounds, MemoryLimit};
@@ -205,7 +207,7 @@ fn open_operator(
     report: &mut Vec<String>,
 ) -> Result<(Option<OperatorAccess>, Option<UnixListener>), ServeError> {
     let Some(path) = state_dir else { return Ok((None, None)) };
-    let opened = control::operator::open(path)
+    let opened = admin::operator::open(path)
         .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
     report.extend(opened.report);
     Ok((Some(opened.access), opened.socket))
@@ -290,7 +292,7 @@ fn recover(
         Some(path) => {
             let directory = Directory::open(path)
                 .map_err(|source| ServeError::State { path: path.to_path_buf(), source })?;
-            Some(control::crash::directory(directory))
+            Some(crash::directory(directory))
         }
         None => None,
     };

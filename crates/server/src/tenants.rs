@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::auth::{Identity, Verifier, key_id};
 use crate::limits::budget::Rates;
+use crate::namespace::ChannelVariants;
 use crate::namespace::{Namespace, find_namespace, namespace};
-use crate::pusher::ChannelVariants;
 
 /// One tenant as the data plane needs it.
 pub(crate) struct Tenant {

@@ -19,11 +19,11 @@ use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::{Config, Secret};
 use dunlin_hub::SessionId;
 
-use crate::control::listen;
 use crate::message::bus::BusMessage;
 use crate::metrics::Metric;
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
+use crate::worker::listeners::listen;
 use crate::worker::thread::{Placement, Workers};
 
 /// Longer than anything here takes; a read that takes longer has failed.

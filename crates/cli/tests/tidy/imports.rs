@@ -96,14 +96,14 @@ fn library(package: &str) -> String {
     }
 }
 
+/// Folders and not modules: two folders whose modules import each other are one room, even if no two modules do.
 #[test]
-fn no_cycle_of_modules_crosses_a_folder() {
+fn folders_import_each_other_without_a_cycle() {
     let repository = Repository::read();
     let mut complaints = Vec::new();
     for name in repository.crates() {
-        let modules = Modules::read(&repository, name);
-        if let Some(cycle) = modules.cycle() {
-            complaints.push(format!("{name}: {}", cycle.join(" → ")));
+        for cycle in Modules::read(&repository, name).cycles() {
+            complaints.push(format!("{name}: {cycle}"));
         }
     }
     report(&complaints);
@@ -133,7 +133,6 @@ type Steps = Vec<String>;
 /// What a module, without its tests, says about other modules.
 #[derive(Debug, Default)]
 struct Module {
-    folder: String,
     /// Names it brings in with `use`, and where they are from.
     uses: BTreeMap<String, Steps>,
     /// Of these, the names that it re-exports: others reach through, so that is no import of its own.
@@ -153,9 +152,14 @@ impl Modules {
             let text = repository.text(&format!("{src}{file}"));
             (!text.is_empty()).then(|| text.to_owned())
         };
+        Modules::of(&text)
+    }
+
+    /// The modules of a crate by the texts of its files; `None`: there is no such file.
+    fn of(text: &impl Fn(&str) -> Option<String>) -> Modules {
         let mut modules = Modules::default();
         let root = ["lib.rs", "main.rs"].into_iter().find(|root| text(root).is_some());
-        modules.add(&Steps::new(), root.expect("a crate has a root"), &text);
+        modules.add(&Steps::new(), root.expect("a crate has a root"), text);
         modules
     }
 
@@ -168,8 +172,7 @@ impl Modules {
             .filter(|window| window[0] == "mod" && window[2] == ";")
             .map(|window| window[1].to_owned())
             .collect();
-        let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned();
-        let mut module = Module { folder, ..Module::default() };
+        let mut module = Module::default();
         module.scan(path, &tokens, &children);
         self.0.insert(path.clone(), module);
         for child in children {
@@ -206,30 +209,45 @@ impl Modules {
         edges.collect()
     }
 
-    /// The shortest cycle with modules of two folders.
-    fn cycle(&self) -> Option<Vec<String>> {
+    /// For each folder the shortest cycle of imports between what stands in it: its folders, each with all its modules, its
+    /// files, and the module that the folder is. Files alone may import each other.
+    fn cycles(&self) -> Vec<String> {
         let edges = self.edges();
-        let mut shortest: Option<Vec<String>> = None;
-        for (from, targets) in &edges {
-            for to in targets.iter().filter(|to| self.0[*to].folder != self.0[*from].folder) {
-                let Some(way) = way_back(&edges, to, from) else { continue };
-                let cycle = std::iter::once(*from).chain(way);
-                let cycle: Vec<_> = cycle.map(|m| format!("crate::{}", m.join("::"))).collect();
-                if shortest.as_ref().is_none_or(|shortest| cycle.len() < shortest.len()) {
-                    shortest = Some(cycle);
-                }
-            }
+        let mut levels: BTreeMap<&[String], Level<'_>> = BTreeMap::new();
+        for (from, to) in edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (*from, to)))
+        {
+            let common = from.iter().zip(to).take_while(|(from, to)| from == to).count();
+            let node = |path: &'_ Steps| path.get(common).map_or("", String::as_str).to_owned();
+            let level = levels.entry(&from[..common]).or_default();
+            level.entry(node(from)).or_default().entry(node(to)).or_insert((from, to));
         }
-        shortest
+        levels.iter().filter_map(|(folder, level)| self.cycle(folder, level)).collect()
+    }
+
+    fn cycle(&self, folder: &[String], level: &Level<'_>) -> Option<String> {
+        let is_folder = |name: &&String| {
+            let path: Steps = folder.iter().chain([*name]).cloned().collect();
+            self.0.keys().any(|module| module.len() > path.len() && module.starts_with(&path))
+        };
+        let cycles = level.keys().filter(is_folder).filter_map(|from| {
+            let ways = level[from].keys().filter_map(|to| way_back(level, to, from));
+            let way = ways.min_by_key(VecDeque::len)?;
+            Some(std::iter::once(from).chain(way).collect::<Vec<_>>())
+        });
+        let shortest = cycles.min_by_key(Vec::len)?;
+        let arrows = shortest.windows(2).map(|arrow| {
+            let (from, to) = level[arrow[0]][arrow[1]];
+            format!("{} → {}", from.join("::"), to.join("::"))
+        });
+        Some(arrows.collect::<Vec<_>>().join(", "))
     }
 }
 
+/// What stands in a folder (the folder's own module has no name), what each of it imports of the rest, and by which modules.
+type Level<'m> = BTreeMap<String, BTreeMap<String, (&'m Steps, &'m Steps)>>;
+
 /// The shortest way along imports, both ends included.
-fn way_back<'m>(
-    edges: &'m BTreeMap<&Steps, BTreeSet<Steps>>,
-    from: &'m Steps,
-    to: &Steps,
-) -> Option<VecDeque<&'m Steps>> {
+fn way_back<'l>(level: &'l Level<'_>, from: &'l str, to: &'l str) -> Option<VecDeque<&'l String>> {
     let mut came_from = BTreeMap::from([(from, None)]);
     let mut queue = VecDeque::from([from]);
     while let Some(at) = queue.pop_front() {
@@ -237,13 +255,13 @@ fn way_back<'m>(
             let mut way = VecDeque::new();
             let mut step = Some(at);
             while let Some(at) = step {
-                way.push_front(at);
+                way.push_front(level.get_key_value(at).expect("it imports").0);
                 step = came_from[at];
             }
             return Some(way);
         }
-        for next in &edges[at] {
-            if !came_from.contains_key(next) {
+        for next in level.get(at).into_iter().flat_map(BTreeMap::keys) {
+            if !came_from.contains_key(&**next) {
                 came_from.insert(next, Some(at));
                 queue.push_back(next);
             }
@@ -426,23 +444,29 @@ fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
 
 #[test]
 fn a_cycle_is_found_through_re_exports_and_not_through_tests() {
-    let files = [
-        ("crates/x/src/lib.rs", "mod a; mod b; pub use b::inner::Thing; // crate::a::f"),
-        ("crates/x/src/a.rs", "use crate::Thing; pub fn f() -> char { '\"' }"),
-        ("crates/x/src/b/mod.rs", "pub(crate) mod inner; mod other;"),
-        (
-            "crates/x/src/b/inner.rs",
-            "pub struct Thing; #[cfg(test)] mod tests { use crate::a::f; }",
-        ),
-        ("crates/x/src/b/other.rs", "use super::inner::{self, Thing}; fn g() { crate::a::f(); }"),
-    ];
-    let read = |change: &dyn Fn(&str) -> String| {
-        let files = files.iter().map(|(name, text)| (name.to_string(), change(text))).collect();
-        Modules::read(&Repository { root: Default::default(), files }, "x").cycle()
-    };
-    assert_eq!(read(&|text| text.to_owned()), None);
-    let circular =
-        read(&|text| text.replace("pub struct Thing;", "pub struct Thing(super::other::T);"));
-    let expected = ["crate::a", "crate::b::inner", "crate::b::other", "crate::a"];
-    assert_eq!(circular.expect("a cycle"), expected);
+    let lib = ("lib.rs", "mod a; mod b; pub use b::inner::Thing; // crate::a::f");
+    let a = ("a.rs", "use crate::Thing; pub fn f() -> char { '\"' }");
+    let b = ("b/mod.rs", "pub(crate) mod inner; mod other;");
+    let inner = "pub struct Thing; #[cfg(test)] mod tests { use crate::a::f; }";
+    let cycles = |other| cycles(&[lib, a, b, ("b/inner.rs", inner), ("b/other.rs", other)]);
+    assert_eq!(cycles("use super::inner::{self, Thing};"), Vec::<String>::new());
+    let found = cycles("use super::inner::{self, Thing}; fn g() { crate::a::f(); }");
+    assert_eq!(found, ["b::other → a, a → b::inner"]);
+}
+
+#[test]
+fn folders_of_which_no_two_modules_import_each_other_are_a_cycle_and_files_alone_are_none() {
+    let lib = ("lib.rs", "mod a; mod b; mod c;");
+    let a = [("a/mod.rs", "mod x; mod y;"), ("a/x.rs", "use crate::b::x::X;"), ("a/y.rs", "")];
+    let b = [("b/mod.rs", "mod x; mod y;"), ("b/x.rs", ""), ("b/y.rs", "use crate::c::C;")];
+    let with = |c| cycles(&[&[lib, ("c.rs", c)][..], &a, &b].concat());
+    assert_eq!(with("struct C;"), Vec::<String>::new());
+    assert_eq!(with("use crate::a::y::Y;"), ["a::x → b::x, b::y → c, c → a::y"]);
+    let (a, b) = (("a.rs", "use crate::b::B;"), ("b.rs", "use super::a::A;"));
+    assert_eq!(cycles(&[("lib.rs", "mod a; mod b;"), a, b]), Vec::<String>::new());
+}
+
+fn cycles(files: &[(&str, &str)]) -> Vec<String> {
+    let named = |file: &str| files.iter().find(|(name, _)| *name == file);
+    Modules::of(&|file| Some(named(file)?.1.to_owned())).cycles()
 }

@@ -312,7 +312,7 @@ const GUARDS: [(&str, &[&str]); 6] = [
         // All but the first return the error to whoever was about to connect.
         &[
             "tls/peer.rs",
-            "auth/key_fetcher.rs",
+            "control/key_fetcher.rs",
             "webhooks/checks.rs",
             "webhooks/sender.rs",
             "worker/backends.rs",

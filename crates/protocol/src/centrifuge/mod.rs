@@ -12,6 +12,7 @@
 
 mod code;
 mod command;
+mod commands;
 mod filter_node;
 pub(crate) mod protobuf;
 mod push;
@@ -20,9 +21,10 @@ mod state;
 
 pub use code::{Disconnect, DisconnectCode, Error, ErrorCode, REASON_BYTES_MAX, UnsubscribeCode};
 pub use command::{
-    ChannelRequest, Command, Commands, ConnectRequest, HistoryRequest, Position, PublishRequest,
+    ChannelRequest, Command, ConnectRequest, HistoryRequest, Position, PublishRequest,
     RefreshRequest, Request, RpcRequest, SendRequest, SubRefreshRequest, SubscribeRequest,
 };
+pub use commands::Commands;
 pub use filter_node::FilterNode;
 pub use push::{write_connect_push, write_push, write_refresh_push};
 pub(crate) use reply::write_publication_members;

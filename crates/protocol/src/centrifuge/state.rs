@@ -181,7 +181,7 @@ fn brief(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::Commands;
+    use super::super::Commands;
     use super::*;
     use crate::encoding::Format;
 

@@ -23,7 +23,7 @@ use super::call::CanaryOptions;
 use super::problem::{self, ProblemDetails};
 use super::timer::Timer;
 use super::{Admin, Cx, respond, unix_ms, warnings};
-use crate::control::crash;
+use crate::crash;
 use crate::message::bus::BusMessage;
 use crate::metrics::{ConfigMetric, Metric};
 use crate::state::settings::Settings;

@@ -24,8 +24,10 @@ mod heap_trim;
 #[cfg(test)]
 mod node_tests;
 mod openapi;
+pub(crate) mod operator;
 mod problem;
 mod read;
+pub(crate) mod reservations;
 #[cfg(test)]
 mod revocation_tests;
 mod revocations;
@@ -81,9 +83,9 @@ use self::trial::CanaryTrial;
 use self::watch::Watcher;
 use self::worker_metrics::WorkerMetrics;
 use self::worker_query::WorkerQueries;
+use crate::admin::reservations::Reservations;
 use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
-use crate::control::reservations::Reservations;
 use crate::message::bus::BusMessage;
 use crate::message::cluster::StatusPage;
 use crate::metrics::log_gate::LogGate;

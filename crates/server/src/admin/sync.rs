@@ -11,7 +11,7 @@ use dunlin_config::store::{Compaction, SyncHandle};
 use dunlin_net::Remote;
 
 use super::{Admin, Cx};
-use crate::control::crash;
+use crate::crash;
 
 /// Handle of the thread.
 pub(super) struct Sync {

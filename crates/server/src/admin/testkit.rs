@@ -13,12 +13,12 @@ use dunlin_config::store::{Disk, InitialConfig, Store};
 use dunlin_config::{Config, Log, Secret};
 use serde_json::{Value, json};
 
+use crate::admin::reservations::{Reservations, ServedAddrs};
 use crate::admin::{Admin, AdminParams, AdminThread, Cx, OperatorAccess};
-use crate::control::listen;
-use crate::control::reservations::{Reservations, ServedAddrs};
 use crate::message::bus::BusMessage;
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
+use crate::worker::listeners::listen;
 use crate::worker::thread::{Placement, Workers};
 
 /// Time limit of any step; a step that takes longer has failed.

@@ -10,7 +10,7 @@ use super::call::CanaryOptions;
 use super::commit::PendingReply;
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx};
-use crate::control::crash;
+use crate::crash;
 use crate::metrics::Metric;
 use crate::state::ServerState;
 

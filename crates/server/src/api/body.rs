@@ -10,9 +10,10 @@ use serde::Deserialize;
 
 use super::error::{ApiError, ApiErrorCode};
 use super::request::{
-    BroadcastRequest, DisconnectRequest, HistoryRequest, OptionsOverride, PublishParams,
-    PublishRequest, RefreshRequest, SendRequest, SubscribeRequest, Target, UnsubscribeRequest,
+    BroadcastRequest, DisconnectRequest, HistoryRequest, PublishParams, PublishRequest,
+    RefreshRequest, SendRequest, SubscribeRequest, Target, UnsubscribeRequest,
 };
+use crate::auth::OptionsOverride;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

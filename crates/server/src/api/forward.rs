@@ -7,12 +7,22 @@ use base64::prelude::BASE64_STANDARD;
 use dunlin_hub::code::reconnects;
 use dunlin_hub::{InvalidSessionId, PayloadFormat, SessionId};
 use dunlin_protocol::json::Object;
+use serde::{Deserialize, Serialize};
 
 use super::request::{
     ConnectionsRequest, DisconnectRequest, Request, SendRequest, SubscribeRequest, Target,
 };
 use crate::limits::user_connections::is_somebody;
-use crate::message::cluster::AboutUser;
+
+/// The user that a command is about. A node without sessions of this user answers at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AboutUser<'a> {
+    /// The user as in sessions, never empty.
+    #[serde(borrow)]
+    pub(crate) user: Cow<'a, str>,
+    /// Every node also bars the tokens issued to the user until now.
+    pub(crate) bars: bool,
+}
 
 impl Request<'_> {
     /// Returns the body of a command that concerns every node, and the node of its target if it names a single session.

@@ -16,6 +16,7 @@ pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
 mod batch;
 mod body;
+pub(crate) mod connections;
 mod error;
 mod forward;
 mod key;
@@ -31,6 +32,7 @@ pub(crate) mod scope;
 pub(crate) use batch::Batch;
 pub(crate) use body::label_filter;
 pub(crate) use error::{ApiError, ApiErrorCode, NodesAsked};
+pub(crate) use forward::AboutUser;
 pub(crate) use key::presented_key;
 pub(crate) use legacy::LegacyCommand;
 pub(crate) use lenient::LenientReader;

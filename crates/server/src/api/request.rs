@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use dunlin_hub::{ChannelOptions, HistoryFilter, NewPublication, SessionId, StreamPosition};
+use dunlin_hub::{HistoryFilter, NewPublication, SessionId, StreamPosition};
 use dunlin_protocol::centrifuge::FilterNode;
 use dunlin_protocol::json::{self, Pairs, Text};
 use dunlin_protocol::{Json, Payload};
@@ -17,6 +17,8 @@ use super::body::{
 };
 use super::error::ApiError;
 use super::method::Method;
+use crate::auth::OptionsOverride;
+use crate::limits::budget::CommandKind;
 
 /// One validated command of a backend. Borrows from the body.
 #[derive(Clone, Debug, PartialEq)]
@@ -159,6 +161,29 @@ impl<'a> Request<'a> {
             Request::Info => Method::Info,
         }
     }
+
+    /// Returns the kind of command that its caller's budget counts; `None` if only the rate of all calls counts.
+    pub(crate) fn kind(&self) -> Option<CommandKind> {
+        match self {
+            Request::Publish(_) | Request::Broadcast(_) | Request::Send(_) => {
+                Some(CommandKind::Publish)
+            }
+            Request::Subscribe(_) | Request::Unsubscribe(_) => Some(CommandKind::Subscribe),
+            Request::History(_) | Request::Presence(_) | Request::PresenceStats(_) => {
+                Some(CommandKind::Read)
+            }
+            Request::HistoryRemove(_)
+            | Request::Disconnect(_)
+            | Request::Refresh(_)
+            | Request::RevokeToken(_)
+            | Request::InvalidateUserTokens(_)
+            | Request::BlockUser(_)
+            | Request::UnblockUser(_)
+            | Request::Connections(_)
+            | Request::Channels(_)
+            | Request::Info => None,
+        }
+    }
 }
 
 /// Publishes into a channel.
@@ -239,45 +264,6 @@ pub(crate) struct SubscribeRequest<'a> {
     pub(crate) options: OptionsOverride,
     /// Unix time in seconds at which the subscriptions expire; 0: never.
     pub(crate) expire_at_s: u64,
-}
-
-/// Channel options overridden for one subscription.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OptionsOverride {
-    /// List the subscriber in presence.
-    pub presence: Option<bool>,
-    /// Announce the subscriber's joins and leaves to others.
-    pub join_leave: Option<bool>,
-    /// Announce the joins and leaves of others to the subscriber.
-    pub force_push_join_leave: Option<bool>,
-    /// Track the subscriber's position.
-    pub force_positioning: Option<bool>,
-    /// Allow recovery.
-    pub force_recovery: Option<bool>,
-}
-
-impl OptionsOverride {
-    /// Whether no option is overridden.
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == OptionsOverride::default()
-    }
-
-    /// Applies the overrides to the channel's options. A wildcard's options stay as they are.
-    pub(crate) fn apply(&self, options: &ChannelOptions) -> ChannelOptions {
-        if options.wildcard {
-            return options.clone();
-        }
-        ChannelOptions {
-            presence: self.presence.unwrap_or(options.presence),
-            join_leave: self.join_leave.unwrap_or(options.join_leave),
-            force_push_join_leave: self
-                .force_push_join_leave
-                .unwrap_or(options.force_push_join_leave),
-            force_positioning: self.force_positioning.unwrap_or(options.force_positioning),
-            force_recovery: self.force_recovery.unwrap_or(options.force_recovery),
-            ..options.clone()
-        }
-    }
 }
 
 /// Unsubscribes a user's sessions from a channel.

@@ -8,7 +8,7 @@ use dunlin_protocol::json::Object;
 
 use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
-use crate::state::connections::ConnectionPage;
+use crate::api::connections::ConnectionPage;
 
 /// The outcome of a command that was carried out.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use dunlin_config::ClaimPath;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::labels::tags_of;
+use super::overrides::{OptionsOverride, overrides};
 use super::{Allow, Capabilities, Error, Identity, Subscription, TokenClaims};
-use crate::api::request::OptionsOverride;
-use crate::auth::labels::tags_of;
 
 /// Options of one subscription: a value of `subs`.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -235,35 +235,4 @@ impl NumericDate {
     fn ms(self) -> u64 {
         (self.0 * 1_000.0) as u64
     }
-}
-
-/// Each `{"value": true}`.
-pub(crate) fn overrides<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<OptionsOverride, D::Error> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Overrides {
-        presence: Option<Boolean>,
-        join_leave: Option<Boolean>,
-        #[serde(alias = "recover")]
-        force_recovery: Option<Boolean>,
-        #[serde(alias = "position")]
-        force_positioning: Option<Boolean>,
-        force_push_join_leave: Option<Boolean>,
-    }
-    #[derive(Deserialize)]
-    struct Boolean {
-        #[serde(default, deserialize_with = "dunlin_protocol::json::nullable")]
-        value: bool,
-    }
-    let of = Option::<Overrides>::deserialize(deserializer)?.unwrap_or_default();
-    let value = |option: Option<Boolean>| option.map(|boolean| boolean.value);
-    Ok(OptionsOverride {
-        presence: value(of.presence),
-        join_leave: value(of.join_leave),
-        force_push_join_leave: value(of.force_push_join_leave),
-        force_positioning: value(of.force_positioning),
-        force_recovery: value(of.force_recovery),
-    })
 }

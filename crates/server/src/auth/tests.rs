@@ -3,7 +3,7 @@ use jsonwebtoken::{Algorithm, EncodingKey};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::request::OptionsOverride;
+use crate::auth::OptionsOverride;
 
 const KEY: &str = "the backend's key";
 const NOW_MS: u64 = 1_700_000_000_000;

@@ -25,6 +25,7 @@ use super::forwarding::answer_without;
 use super::inbox::{InboxReader, inbox};
 use super::kept::{KeptRead, KnownCalls};
 use super::lease::{Lease, LeaseReply, LeaseWrite, Node, random_number, random_seed};
+use super::local_node::LocalNode;
 use super::member_writes::{MemberBatch, MemberWrites};
 use super::members::{Gathered, MembersByChannel, Reconciliation};
 use super::message::{MemberChange, NodeMessage, VERSION};
@@ -44,7 +45,6 @@ use crate::limits::user_connections::UserCount;
 use crate::message::bus::BusMessage;
 use crate::message::cluster::ClusterRequest;
 use crate::message::to_workers::ToWorkers;
-use crate::state::ServerState;
 
 /// The pause between two attempts to connect to the store.
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
@@ -90,7 +90,7 @@ pub(super) enum TaskResult {
 }
 
 pub(super) struct Agent {
-    pub(super) state: Arc<ServerState>,
+    pub(super) node: Arc<dyn LocalNode>,
     pub(super) to_workers: ToWorkers,
     pub(super) address: StoreAddress,
     pub(super) call_timeout: Duration,
@@ -147,14 +147,14 @@ pub(super) struct Agent {
 
 impl Agent {
     pub(super) fn new(
-        state: &Arc<ServerState>,
+        node: Arc<dyn LocalNode>,
         settings: &Cluster,
         engine: &Arc<Engine>,
         (wanted, former): (u16, Option<u16>),
         to_workers: ToWorkers,
     ) -> Agent {
         let address = StoreAddress::new(engine);
-        let uid: Arc<str> = state.uid.as_str().into();
+        let uid: Arc<str> = node.uid().into();
         let number = match wanted {
             0 => former.unwrap_or_else(random_number),
             wanted => wanted,
@@ -162,9 +162,8 @@ impl Agent {
         let lease_ms = settings.lease_ms;
         let lease = Lease { uid, number, lease_ms, is_wanted: wanted != 0 };
         let name = settings.engine.clone().unwrap_or_default();
-        state.cluster.set_place(name, (&address, address.place()), lease_ms);
+        node.cluster().set_place(name, (&address, address.place()), lease_ms);
         let agent = Agent {
-            state: Arc::clone(state),
             to_workers,
             address,
             call_timeout: Duration::from_millis(settings.call_timeout_ms),
@@ -198,13 +197,14 @@ impl Agent {
             reconciliation: None,
             completeness: Completeness::new(Instant::now()),
             presence_reads: PresenceReads::default(),
-            announcements_dropped: state.cluster.counters.get(ClusterMetric::AnnouncementsDropped),
+            announcements_dropped: node.cluster().counters.get(ClusterMetric::AnnouncementsDropped),
             hooks: FilterCache::default(),
-            occupancy: Occupancy::new(&state.uid.as_str().into()),
+            occupancy: Occupancy::new(&node.uid().into()),
             user_counts: UserCounts::default(),
             budgets: BudgetsShared::default(),
             passed: None,
             name_conflict: NameConflict::default(),
+            node,
         };
         agent.say_number();
         agent.tell_workers(|| BusMessage::ListOccupied);
@@ -258,8 +258,8 @@ impl Agent {
                 tracing::warn!(%error, "the cluster was left without a word to the others");
             }
         }
-        self.state.budgets.share(false);
-        self.state.cluster.leave();
+        self.node.budgets().share(false);
+        self.node.cluster().leave();
         self.tell_workers(|| BusMessage::NodeNumber);
     }
 
@@ -285,9 +285,9 @@ impl Agent {
         self.occupancy.handle_disconnected();
         self.refuse_presence(error);
         self.user_counts.lose();
-        self.state.cluster.set_counts_users(false);
+        self.node.cluster().set_counts_users(false);
         self.budgets.lose_key();
-        self.state.budgets.share(false);
+        self.node.budgets().share(false);
         self.reconciliation = None;
         self.changes = Changes::default();
         self.attempts = self.attempts.saturating_add(1);
@@ -342,7 +342,7 @@ impl Agent {
         match done {
             TaskResult::Connected(Ok((store, messages))) => {
                 self.is_connecting = false;
-                self.state.cluster.counters.count(ClusterMetric::Reconnects);
+                self.node.cluster().counters.count(ClusterMetric::Reconnects);
                 (self.store, self.messages) = (Some(store), Some(messages));
                 self.probes = 0;
                 self.completeness.restart(Instant::now());
@@ -375,7 +375,7 @@ impl Agent {
                 self.handle_members_written(number, batch, written);
             }
             TaskResult::MembersRead(Ok(stale)) => {
-                let waiting = (0..self.state.workers()).collect();
+                let waiting = (0..self.node.workers()).collect();
                 self.reconciliation = Some(Reconciliation { stale, waiting });
                 self.tell_workers(|| BusMessage::ListMembers);
             }
@@ -419,7 +419,7 @@ impl Agent {
 
     fn handle_lease_reply(&mut self, mut lease_reply: LeaseReply, lag: Duration) {
         (self.lag, self.attempts) = (lag, 0);
-        let counters = &self.state.cluster.counters;
+        let counters = &self.node.cluster().counters;
         counters.set(ClusterMetric::Lag, lag.as_micros() as u64);
         match lease_reply.written {
             LeaseWrite::Taken => return self.handle_taken(&lease_reply),
@@ -443,7 +443,8 @@ impl Agent {
             let message = NodeMessage { members_stored, ..NodeMessage::from(&self.lease.uid) };
             self.say(vec![(Destination::All, message.encode())]);
         }
-        if lease_reply.written != LeaseWrite::Renewed || self.state.cluster.take_members_dropped() {
+        if lease_reply.written != LeaseWrite::Renewed || self.node.cluster().take_members_dropped()
+        {
             self.mark_members_lost();
         }
         self.has_joined = true;
@@ -463,7 +464,7 @@ impl Agent {
         }
         self.follow_changes(lease_reply.log);
         std::mem::swap(&mut self.nodes, &mut lease_reply.nodes);
-        self.state.cluster.set_nodes(self.nodes.clone(), self.state.uptime_ms());
+        self.node.cluster().set_nodes(self.nodes.clone(), self.node.uptime_ms());
         let others = self.nodes.values().filter(|node| node.uid != self.lease.uid);
         let before = lease_reply.nodes.values().filter(|node| node.uid != self.lease.uid);
         self.completeness.follow(others, before, Instant::now());
@@ -540,14 +541,14 @@ impl Agent {
 
     /// Sends the workers the node number for new session ids.
     fn say_number(&self) {
-        self.state.cluster.set_number(Some(self.lease.number));
+        self.node.cluster().set_number(Some(self.lease.number));
         self.tell_workers(|| BusMessage::NodeNumber);
     }
 
     pub(super) fn tell_workers(&self, message: impl Fn() -> BusMessage) {
-        for worker in 0..self.state.workers() {
+        for worker in 0..self.node.workers() {
             if !self.to_workers.send((worker, message())) {
-                self.state.cluster.counters.count(ClusterMetric::AnnouncementsDropped);
+                self.node.cluster().counters.count(ClusterMetric::AnnouncementsDropped);
             }
         }
     }
@@ -639,7 +640,7 @@ impl Agent {
             }
             match Method::of(name).filter(|_| message.v == VERSION) {
                 Some(method) if self.is_without(method, message.about.as_ref()) => {
-                    self.state.cluster.counters.count(ClusterMetric::CallsUnconcerned);
+                    self.node.cluster().counters.count(ClusterMetric::CallsUnconcerned);
                     self.respond(&from, id, answer_without(method));
                 }
                 Some(method) => {

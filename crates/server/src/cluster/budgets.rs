@@ -44,7 +44,7 @@ impl Agent {
         let others = self.nodes.values().filter(|node| node.uid != self.lease.uid);
         self.budgets.has_key
             && self.store.is_some()
-            && self.state.settings.load().config.cluster.budgets_shared
+            && self.node.snapshot().config.cluster.budgets_shared
             && others.filter(|node| node.is_alive()).count() > 0
     }
 
@@ -59,7 +59,7 @@ impl Agent {
             let key = store.budgets_key(made);
             self.jobs.spawn(async move { TaskResult::BudgetsKey(key.await) });
         }
-        self.state.budgets.share(self.shares_budgets());
+        self.node.budgets().share(self.shares_budgets());
     }
 
     pub(super) fn handle_budgets_key(&mut self, read: Result<Option<[u8; 16]>, StoreError>) {
@@ -67,10 +67,10 @@ impl Agent {
         match read {
             Ok(None) => {}
             Ok(Some(key)) => {
-                self.state.budgets.set_key(key);
+                self.node.budgets().set_key(key);
                 self.budgets.has_key = true;
                 self.budgets.next = Instant::now() + EVERY;
-                self.state.budgets.share(self.shares_budgets());
+                self.node.budgets().share(self.shares_budgets());
             }
             Err(error) => self.handle_failure(&error),
         }
@@ -83,13 +83,13 @@ impl Agent {
         }
         self.budgets.next = now + EVERY;
         let is_shared = self.shares_budgets();
-        self.state.budgets.share(is_shared);
-        let of = self.state.budgets.take_used(self.state.uptime_ms());
-        self.state.cluster.counters.add(ClusterMetric::BudgetsForgotten, of.forgotten);
+        self.node.budgets().share(is_shared);
+        let of = self.node.budgets().take_used(self.node.uptime_ms());
+        self.node.cluster().counters.add(ClusterMetric::BudgetsForgotten, of.forgotten);
         if !is_shared || of.used.is_empty() {
             return;
         }
-        let budgets = BudgetsUsed { check: self.state.budgets.key_check(), used: of.used };
+        let budgets = BudgetsUsed { check: self.node.budgets().key_check(), used: of.used };
         let message = NodeMessage { budgets: Some(budgets), ..NodeMessage::from(&self.lease.uid) };
         let message = message.encode();
         self.say(vec![(Destination::All, message)]);
@@ -97,12 +97,12 @@ impl Agent {
 
     /// Applies the announced usage of another node.
     pub(super) fn handle_budgets(&mut self, BudgetsUsed { check, used }: &BudgetsUsed) {
-        if *check != self.state.budgets.key_check() {
+        if *check != self.node.budgets().key_check() {
             // One of the two nodes has read a key that the store has lost since.
             return self.budgets.lose_key();
         }
-        if self.state.settings.load().config.cluster.budgets_shared {
-            self.state.budgets.add_used(used, self.state.uptime_ms());
+        if self.node.snapshot().config.cluster.budgets_shared {
+            self.node.budgets().add_used(used, self.node.uptime_ms());
         }
     }
 }

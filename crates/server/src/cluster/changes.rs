@@ -73,7 +73,7 @@ impl Agent {
             SharedChangeRequest::Claim { hold_ms } => self.claim(hold_ms),
             SharedChangeRequest::Release => {
                 self.changes.claimed = None;
-                self.state.cluster.release_agent();
+                self.node.cluster().release_agent();
                 if let Some(store) = &self.store {
                     let released = store.release_log();
                     self.spawn(released);
@@ -81,7 +81,7 @@ impl Agent {
             }
             SharedChangeRequest::Append(change) => {
                 if let Err(why) = self.append(&change) {
-                    self.state.cluster.release_agent();
+                    self.node.cluster().release_agent();
                     self.tell_admin(SharedChangeEvent::Unkept(why.to_owned()));
                 }
             }
@@ -90,7 +90,7 @@ impl Agent {
 
     fn tell_admin(&self, event: SharedChangeEvent) {
         let event = BusMessage::SharedChangeEvent(Box::new(event));
-        let _ = self.to_workers.send((self.state.admin_endpoint(), event));
+        let _ = self.to_workers.send((self.node.admin_endpoint(), event));
     }
 
     fn claim(&mut self, hold_ms: u64) {
@@ -117,7 +117,7 @@ impl Agent {
 
     /// The position of the next change: from the log or, if the log was lost, from what the nodes know.
     fn next_position(&self, log: LogPosition) -> LogPosition {
-        let (own, _) = self.state.cluster.settings();
+        let (own, _) = self.node.cluster().settings();
         let known = self.nodes.values().filter(|node| node.is_alive());
         let known = known.map(|node| (node.facts.settings_log, node.facts.settings_revision));
         let known: Vec<(u64, u64)> = known.chain([(own.log, own.revision)]).collect();
@@ -140,8 +140,7 @@ impl Agent {
         };
         let seal = self.seal().ok_or("`cluster.secret` was taken away meanwhile")?;
         let sealed = seal.close(at, change).ok_or("the change cannot be sealed")?;
-        let settings = self.state.settings.load();
-        let commit_ms = settings.config.config.commit_timeout_ms;
+        let commit_ms = self.node.snapshot().config.config.commit_timeout_ms;
         let id = self.await_change(self.call_timeout + Duration::from_millis(commit_ms));
         let message =
             NodeMessage { id, call: Some(CALL.into()), ..NodeMessage::from(&self.lease.uid) }
@@ -156,7 +155,7 @@ impl Agent {
 
     /// Called with each lease renewal: the position of the log.
     pub(super) fn follow_changes(&mut self, log: LogPosition) {
-        self.state.cluster.set_log_revision(log.revision);
+        self.node.cluster().set_log_revision(log.revision);
         if log.id != 0 && self.changes.read != Some(log) {
             self.read_changes(None);
         }
@@ -169,7 +168,7 @@ impl Agent {
     /// Why this node does not run all shared changes, if so: it has refused or missed some, or the log has lost some that another
     /// node runs, and nobody writes them again.
     pub(super) fn unrun_changes(&mut self, log: LogPosition) -> Option<OutOfSync> {
-        let (own, fault) = self.state.cluster.settings();
+        let (own, fault) = self.node.cluster().settings();
         let newer = self.nodes.values().filter(|Node { facts, .. }| {
             let is_newer = facts.settings_log == own.log && facts.settings_revision > own.revision;
             let is_in_log = log.id == facts.settings_log && log.revision >= facts.settings_revision;
@@ -179,7 +178,7 @@ impl Agent {
             .filter(|node| node.is_alive() && [0, node.facts.settings_log].contains(&log.id))
             .max_by_key(|node| node.facts.settings_revision);
         let is_unread = log.id != 0 && self.changes.read != Some(log);
-        let is_own_lost = own.tried != 0 && !is_unread && !self.state.cluster.keeps_agent();
+        let is_own_lost = own.tried != 0 && !is_unread && !self.node.cluster().keeps_agent();
         let server = self.address.server();
         let why = match newest {
             Some(Node { facts, .. }) => format!(
@@ -203,7 +202,7 @@ impl Agent {
     /// Reads the new changes of the log and has the admin thread apply them. Reports the result of the newest to `for_whom`.
     pub(super) fn read_changes(&mut self, for_whom: Option<(Arc<str>, u64)>) {
         let Some(store) = &self.store else { return };
-        let (ClusterPosition { log, revision, .. }, _) = self.state.cluster.settings();
+        let (ClusterPosition { log, revision, .. }, _) = self.node.cluster().settings();
         let again = self.changes.read.is_none();
         let known = self.changes.read.unwrap_or(LogPosition { id: log, revision });
         let read = store.read_log(known);
@@ -223,7 +222,7 @@ impl Agent {
             ChangesDone::Appended(id, (at, sealed), Ok(true)) => {
                 self.recent_changes.add(at, &sealed);
                 self.changes.read = Some(at);
-                self.state.cluster.set_log_revision(at.revision);
+                self.node.cluster().set_log_revision(at.revision);
                 self.tell_admin(SharedChangeEvent::Kept { log: at.id, revision: at.revision });
                 self.handle_announced(id, true);
             }
@@ -236,7 +235,7 @@ impl Agent {
                     }
                     Ok(_) => "it took so long that another node may have made one".to_owned(),
                 };
-                self.state.cluster.release_agent();
+                self.node.cluster().release_agent();
                 self.tell_admin(SharedChangeEvent::Unkept(why));
                 if let Err(error) = appended {
                     self.handle_failure(&error);
@@ -263,7 +262,7 @@ impl Agent {
         let event = match *claim {
             LogClaim::Claimed(log) => {
                 self.changes.claimed = Some(self.next_position(log));
-                self.state.cluster.keep_agent(self.changes.hold);
+                self.node.cluster().keep_agent(self.changes.hold);
                 SharedChangeEvent::Claimed
             }
             LogClaim::UnderWay(log) => {
@@ -292,13 +291,13 @@ impl Agent {
         }
         let changes: VecDeque<_> = changes.into_iter().map(open).collect();
         self.changes.read = Some(log);
-        self.state.cluster.set_log_revision(log.revision);
+        self.node.cluster().set_log_revision(log.revision);
         self.served += 1;
         let request_id = self.served;
         if let Some((uid, id)) = for_whom {
             self.serving.insert(request_id, (uid, id, Instant::now()));
             self.changes.offered = Some(request_id);
-            self.state.cluster.keep_agent(self.call_timeout);
+            self.node.cluster().keep_agent(self.call_timeout);
         }
         let offer = SharedChangeBatch { request_id, log: log.id, changes, since, again };
         self.tell_admin(SharedChangeEvent::Offer(offer));
@@ -310,7 +309,7 @@ impl Agent {
     }
 
     fn seal(&self) -> Option<Seal> {
-        self.state.settings.load().config.cluster.secret.as_ref().and_then(Seal::new)
+        self.node.snapshot().config.cluster.secret.as_ref().and_then(Seal::new)
     }
 }
 

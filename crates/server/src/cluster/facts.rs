@@ -1,27 +1,27 @@
 //! The facts that a node publishes with each lease renewal.
 
+use dunlin_config::Config;
+
 use super::agent::Agent;
 use super::lease::Facts;
 use super::message::unix_ms;
-use crate::metrics::Metric;
-use crate::state::ServerState;
 
 impl Agent {
     pub(super) fn facts(&self, members_pending: bool) -> Facts {
-        let settings = self.state.settings.load();
-        let server = &settings.config.server;
-        let (position, _) = self.state.cluster.settings();
+        let snapshot = self.node.snapshot();
+        let server = &snapshot.config.server;
+        let (position, _) = self.node.cluster().settings();
         Facts {
             v: Facts::VERSION,
-            name: settings.node_name().into(),
+            name: self.node.name(),
             version: env!("CARGO_PKG_VERSION").into(),
             client_addr: server.client_addr.to_string().into(),
             admin_addr: server.admin_addr.to_string().into(),
-            started_unix_s: unix_ms() / 1000 - self.state.uptime_s(),
-            revision: settings.revision,
-            sessions: self.state.total(Metric::Sessions),
+            started_unix_s: unix_ms() / 1000 - self.node.uptime_ms() / 1000,
+            revision: snapshot.revision,
+            sessions: self.node.sessions(),
             lag_us: self.lag.as_micros() as u64,
-            tokens: tokens_of(&self.state),
+            tokens: tokens_of(&snapshot.config),
             settings_log: position.log,
             settings_revision: position.revision,
             secret: self.secret_check(),
@@ -34,9 +34,8 @@ impl Agent {
 }
 
 /// 32 bits of a hash of the token keys: enough to distinguish two clusters, too few to recover a key.
-pub(super) fn tokens_of(state: &ServerState) -> u32 {
-    let settings = state.settings.load();
-    let token = &settings.config.client.token;
+pub(super) fn tokens_of(config: &Config) -> u32 {
+    let token = &config.client.token;
     let keys = (&token.hmac_secret, &token.keys, &token.jwks_public_endpoint);
     let text = serde_json::to_vec(&keys).unwrap_or_default();
     let digest = ring::digest::digest(&ring::digest::SHA256, &text);

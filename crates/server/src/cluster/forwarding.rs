@@ -13,9 +13,9 @@ use super::lease::Node;
 use super::message::{NodeMessage, unix_ms};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
-use crate::api::{ApiErrorCode, Method};
+use crate::api::{AboutUser, ApiErrorCode, Method};
 use crate::message::bus::BusMessage;
-use crate::message::cluster::{AboutUser, ClusterCommand, ClusterReply, TargetNodes};
+use crate::message::cluster::{ClusterCommand, ClusterReply, TargetNodes};
 
 /// Represents the store among the nodes that a call waits for: it keeps the call for disconnected nodes.
 pub(super) const KEPT: &str = "kept";
@@ -75,7 +75,7 @@ impl Agent {
         let named = |uid: &Arc<str>| (Arc::clone(uid), name_in(nodes, server)(uid));
         let mut waiting: HashMap<Arc<str>, Arc<str>> = others.iter().map(named).collect();
         if !is_elsewhere {
-            waiting.insert(Arc::clone(own), self.state.settings.load().node_name().into());
+            waiting.insert(Arc::clone(own), self.node.name());
         }
         // A revocation must reach disconnected nodes, too.
         let kept_as = kept::field(method, &request);
@@ -98,10 +98,10 @@ impl Agent {
                 missing.push("nodes that are not known yet".into());
             }
         }
-        self.state.cluster.counters.count(ClusterMetric::Calls);
+        self.node.cluster().counters.count(ClusterMetric::Calls);
         let deadline = Instant::now() + self.call_timeout;
         let nobody = waiting.is_empty();
-        self.calls.answer_bytes_max = self.state.settings.load().config.limits.answer_bytes_max;
+        self.calls.answer_bytes_max = self.node.snapshot().config.limits.answer_bytes_max;
         let id = self.calls.open(origin, method, deadline, waiting, missing);
         if nobody && let Some(answered) = self.calls.handle_missing(id, "") {
             return self.answer(answered);
@@ -152,16 +152,18 @@ impl Agent {
     /// Whether a command of another node concerns only a user without a session on this node. The user's tokens are barred before
     /// this check: a worker counts a connection before it checks the bars again, so no connection is missed in between.
     pub(super) fn is_without(&self, method: Method, about: Option<&AboutUser<'_>>) -> bool {
-        let settings = self.state.settings.load();
-        let (Some(about), Some(table)) = (about, &settings.user_connections) else { return false };
+        let (Some(about), Some(table)) = (about, self.node.user_connections()) else {
+            return false;
+        };
         if !is_about_users(method) {
             return false;
         }
         if about.bars {
-            let token = &settings.config.client.token;
-            self.state.revocations.bar_user(&about.user, token, unix_ms());
+            let snapshot = self.node.snapshot();
+            let token = &snapshot.config.client.token;
+            self.node.revocations().bar_user(&about.user, token, unix_ms());
         }
-        !table.may_have(&about.user, self.state.workers())
+        !table.may_have(&about.user, self.node.workers())
     }
 
     /// Has a worker of this node execute a command, for another node or for this one.
@@ -171,7 +173,7 @@ impl Agent {
         request: Arc<[u8]>,
         for_whom: Option<(Arc<str>, u64)>,
     ) {
-        let revocations_max = self.state.settings.load().config.client.token.revocations_max;
+        let revocations_max = self.node.snapshot().config.client.token.revocations_max;
         // Twice the bound, to include those that were withdrawn.
         self.known_calls.add(method, &request, 2 * revocations_max as usize);
         self.served += 1;
@@ -185,7 +187,7 @@ impl Agent {
                 return self.handle_served(request_id, &body);
             }
         }
-        let worker = (request_id % self.state.workers() as u64) as usize;
+        let worker = (request_id % self.node.workers() as u64) as usize;
         let command = Box::new(ClusterCommand { request_id, method, request });
         let _ = self.to_workers.send((worker, BusMessage::ClusterCommand(command)));
     }
@@ -206,7 +208,7 @@ impl Agent {
     pub(super) fn handle_served(&mut self, request_id: u64, response: &[u8]) {
         let Some((uid, id, _)) = self.serving.remove(&request_id) else { return };
         if self.changes.offered.take_if(|of| *of == request_id).is_some() {
-            self.state.cluster.release_agent();
+            self.node.cluster().release_agent();
         }
         if uid == self.lease.uid {
             if let Some(answered) = self.calls.handle_response(id, &uid, response) {
@@ -214,7 +216,7 @@ impl Agent {
             }
             return;
         }
-        self.state.cluster.counters.count(ClusterMetric::CallsServed);
+        self.node.cluster().counters.count(ClusterMetric::CallsServed);
         self.respond(&uid, id, response);
     }
 
@@ -229,7 +231,7 @@ impl Agent {
     /// Passes a completed call to its requester.
     pub(super) fn answer(&self, answered: CompletedCall) {
         if !answered.is_complete {
-            self.state.cluster.counters.count(ClusterMetric::CallsIncomplete);
+            self.node.cluster().counters.count(ClusterMetric::CallsIncomplete);
         }
         self.answer_worker(answered.origin, ClusterReply::Command(answered.result));
     }

@@ -10,20 +10,20 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::agent::{Agent, Input};
+use super::local_node::LocalNode;
 use crate::api::ApiErrorCode;
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{
     ClaimError, ClusterReply, ClusterRequest, ClusterStatus, SharedChangeEvent, SharedChangeRequest,
 };
 use crate::message::to_workers::ToWorkers;
-use crate::state::ServerState;
 
 /// The most requests of workers that wait for the agent. More are refused.
 const INPUTS_MAX: usize = 65_536;
 
 /// The agent, if there is a cluster.
 pub(crate) struct ClusterHandle {
-    state: Arc<ServerState>,
+    node: Arc<dyn LocalNode>,
     to_workers: ToWorkers,
     running: Option<RunningAgent>,
     /// The value of `limits.connections_per_user_max` that was last sent to the agent.
@@ -36,7 +36,7 @@ struct AgentSettings {
     cluster: Cluster,
     engine: Arc<Engine>,
     /// `server.node`.
-    node: u16,
+    number: u16,
 }
 
 struct RunningAgent {
@@ -47,14 +47,14 @@ struct RunningAgent {
 
 impl ClusterHandle {
     /// `to_workers` takes the messages of the agent to workers.
-    pub(crate) fn new(state: &Arc<ServerState>, to_workers: ToWorkers) -> ClusterHandle {
-        ClusterHandle { state: Arc::clone(state), to_workers, running: None, user_bound: 0 }
+    pub(crate) fn new(node: Arc<dyn LocalNode>, to_workers: ToWorkers) -> ClusterHandle {
+        ClusterHandle { node, to_workers, running: None, user_bound: 0 }
     }
 
     /// Applies the settings. An agent whose settings have changed leaves the former cluster before the next one joins.
     pub(crate) fn follow(&mut self) {
-        let settings = self.state.settings.load();
-        let user_bound = settings.config.limits.connections_per_user_max;
+        let snapshot = self.node.snapshot();
+        let user_bound = snapshot.config.limits.connections_per_user_max;
         if user_bound != self.user_bound
             && let Some(running) = &self.running
             && running.input.try_send(Input::Bus(0, BusMessage::UsersChanged)).is_ok()
@@ -62,38 +62,39 @@ impl ClusterHandle {
             self.user_bound = user_bound;
         }
         // The agent reads this setting itself.
-        let cluster = &Cluster { budgets_shared: true, ..settings.config.cluster.clone() };
-        let node = settings.config.server.node;
+        let cluster = &Cluster { budgets_shared: true, ..snapshot.config.cluster.clone() };
+        let number = snapshot.config.server.node;
         let engine = cluster.engine.as_deref();
-        let engine = engine.and_then(|name| settings.config.engines.get_shared(name));
+        let engine = engine.and_then(|name| snapshot.config.engines.get_shared(name));
         let is_followed = match (&self.running, engine) {
             (Some(RunningAgent { settings: of, .. }), Some(engine)) => {
-                of.cluster == *cluster && of.node == node && of.engine.is_same_place(engine)
+                of.cluster == *cluster && of.number == number && of.engine.is_same_place(engine)
             }
             (running, engine) => running.is_none() && engine.is_none(),
         };
         // A shared change may be the one that replaces the agent: the agent first sends it to the others and collects their
         // results.
-        if is_followed || self.running.is_some() && self.state.cluster.keeps_agent() {
+        if is_followed || self.running.is_some() && self.node.cluster().keeps_agent() {
             return;
         }
         let wanted = engine.map(|engine| AgentSettings {
             cluster: cluster.clone(),
             engine: Arc::clone(engine),
-            node,
+            number,
         });
         let former = self.running.take();
         let (input, inputs) = mpsc::channel(INPUTS_MAX);
-        let (state, to_workers) = (Arc::clone(&self.state), self.to_workers.clone());
-        let number = state.cluster.number().filter(|_| former.is_some());
+        let (node, to_workers) = (Arc::clone(&self.node), self.to_workers.clone());
+        let former_number = node.cluster().number().filter(|_| former.is_some());
         let settings = wanted.clone();
         let task = tokio::spawn(async move {
             if let Some(former) = former {
                 let _ = former.input.send(Input::Leave).await;
                 let _ = former.task.await;
             }
-            if let Some(AgentSettings { cluster, engine, node }) = settings {
-                let agent = Agent::new(&state, &cluster, &engine, (node, number), to_workers);
+            if let Some(AgentSettings { cluster, engine, number }) = settings {
+                let numbers = (number, former_number);
+                let agent = Agent::new(node, &cluster, &engine, numbers, to_workers);
                 agent.run(inputs).await;
             }
         });
@@ -145,7 +146,7 @@ impl ClusterHandle {
             Input::Bus(_, BusMessage::Occupancy(changes)) if self.running.is_some() => {
                 BusMessage::Occupancy(changes)
             }
-            Input::Bus(_, BusMessage::Members(_)) => return self.state.cluster.drop_members(),
+            Input::Bus(_, BusMessage::Members(_)) => return self.node.cluster().drop_members(),
             _ => return,
         };
         // The control thread holds the receiving end.

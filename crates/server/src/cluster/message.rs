@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::occupancy::OccupancyMessage;
-use crate::message::cluster::AboutUser;
+use crate::api::AboutUser;
 
 /// The version of all messages. A node answers a call of another version with an error and ignores its other messages.
 pub(super) const VERSION: u8 = 1;

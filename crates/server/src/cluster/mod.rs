@@ -19,6 +19,7 @@ mod handle;
 mod inbox;
 mod kept;
 mod lease;
+mod local_node;
 mod log_position;
 mod member_writes;
 mod members;
@@ -39,4 +40,5 @@ mod store;
 mod user_counts;
 
 pub(crate) use handle::ClusterHandle;
+pub(crate) use local_node::LocalNode;
 pub(crate) use state::ClusterState;

@@ -125,14 +125,14 @@ impl Agent {
     fn answer_online(&self, request_id: u64, online: BTreeSet<u32>) {
         let online = online.into_iter().collect();
         let reply = BusMessage::OnlineReply { request_id, online };
-        let _ = self.to_workers.send((self.state.push_endpoint(), reply));
+        let _ = self.to_workers.send((self.node.push_endpoint(), reply));
     }
 
     /// Answers another node's query: which of these users have a session here.
     pub(super) fn serve_online(&mut self, uid: &str, id: u64, request: &str) {
         let Ok(Users { users }) = serde_json::from_str(request) else { return };
-        let settings = self.state.settings.load();
-        let has = |user: &str| settings.user_connections.as_ref().is_some_and(|all| all.has(user));
+        let connections = self.node.user_connections();
+        let has = |user: &str| connections.as_ref().is_some_and(|all| all.has(user));
         let online = (0..).zip(&users).filter(|(_, user)| has(user)).map(|(at, _)| at).collect();
         let response = serde_json::to_vec(&Places { online }).unwrap_or_default();
         self.respond(uid, id, &response);

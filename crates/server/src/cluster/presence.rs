@@ -109,7 +109,7 @@ impl Agent {
                 });
             }
         }
-        let counters = &self.state.cluster.counters;
+        let counters = &self.node.cluster().counters;
         counters.set(ClusterMetric::MembersPending, self.member_writes.count() as u64);
     }
 
@@ -146,7 +146,7 @@ impl Agent {
     /// Starts a reconciliation: compares this node's members with the store and corrects the store.
     pub(super) fn compare_members(&mut self) {
         let Some(store) = &self.store else { return };
-        self.state.cluster.counters.count(ClusterMetric::Resyncs);
+        self.node.cluster().counters.count(ClusterMetric::Resyncs);
         let read = store.own_members();
         self.jobs.spawn(async move { TaskResult::MembersRead(read.await) });
     }
@@ -160,7 +160,7 @@ impl Agent {
 
     /// Announces the leaves of a dead node's members. Only the node that removed them does so.
     pub(super) fn handle_swept(&mut self, dead: &Arc<str>, gone: Vec<MemberChange>) {
-        let counters = &self.state.cluster.counters;
+        let counters = &self.node.cluster().counters;
         counters.set(ClusterMetric::Swept, counters.get(ClusterMetric::Swept) + gone.len() as u64);
         for change in &gone {
             self.emit_unsubscribe(change);
@@ -207,7 +207,7 @@ impl Agent {
         if events.is_empty() {
             return;
         }
-        self.hooks.set_filter(&self.state.settings.load().event_filter);
+        self.hooks.set_filter(&self.node.event_filter());
         for (OccupancyKey { channel, user }, occupied) in events {
             let kind = match (&user, occupied) {
                 (None, true) => HookEventKind::ChannelOccupied,
@@ -229,12 +229,12 @@ impl Agent {
 
     fn emit(&self, body: HookEventBody) {
         let event = HookEvent { unix_ms: unix_ms(), body };
-        let to = self.state.webhooks_endpoint();
+        let to = self.node.webhooks_endpoint();
         let _ = self.to_workers.send((to, BusMessage::HookEvent(Box::new(event))));
     }
 
     fn emit_unsubscribe(&mut self, change: &MemberChange) {
-        self.hooks.set_filter(&self.state.settings.load().event_filter);
+        self.hooks.set_filter(&self.node.event_filter());
         let Some(session) = SessionId::from_u64(change.client) else { return };
         if !self.hooks.wants_from(HookEventKind::Unsubscribe, &change.channel) {
             return;
@@ -269,7 +269,7 @@ impl Agent {
     pub(super) fn count_dropped(&mut self) {
         let dropped = self.messages.as_ref().map_or(0, InboxReader::take_dropped);
         let (counters, metric) =
-            (&self.state.cluster.counters, ClusterMetric::AnnouncementsDropped);
+            (&self.node.cluster().counters, ClusterMetric::AnnouncementsDropped);
         let dropped = counters.get(metric) + dropped;
         counters.set(metric, dropped);
         if std::mem::replace(&mut self.announcements_dropped, dropped) != dropped {
@@ -311,7 +311,7 @@ impl Agent {
             return self.answer_presence(&request, Err(unknown(&why)));
         }
         if !self.presence_reads.add(channel, request) {
-            self.state.cluster.counters.count(ClusterMetric::PresenceRefused);
+            self.node.cluster().counters.count(ClusterMetric::PresenceRefused);
             let why = format_args!("{WAITING_MAX} requests for presence wait; ask again later");
             let refused = ApiErrorCode::LimitExceeded.with_reason(why);
             return self.answer_presence(&request, Err(refused));
@@ -329,7 +329,7 @@ impl Agent {
             Readiness::Overdue(why) => return self.refuse_presence(&why),
         }
         while let Some((channel, asked)) = self.presence_reads.begin() {
-            self.state.cluster.counters.count(ClusterMetric::PresenceReads);
+            self.node.cluster().counters.count(ClusterMetric::PresenceReads);
             let living = self.nodes.values().filter(|node| node.is_alive());
             let mut living: HashSet<Arc<str>> = living.map(|node| Arc::clone(&node.uid)).collect();
             living.insert(Arc::clone(&self.lease.uid));

@@ -37,7 +37,7 @@ impl Agent {
     }
 
     pub(super) fn set_condition(&self, condition: Condition, detail: &str) {
-        if !self.state.cluster.set_condition(condition, detail) {
+        if !self.node.cluster().set_condition(condition, detail) {
             return;
         }
         let (name, fix) = (condition.name(), condition.fix(self.address.kind()));
@@ -53,13 +53,9 @@ impl Agent {
     pub(super) fn show_standing(&mut self, log: LogPosition) {
         let now = Instant::now();
         let unrun = self.unrun_changes(log);
-        let name_conflict = self.name_conflict.find(
-            now,
-            &self.lease.uid,
-            self.state.settings.load().node_name(),
-            self.nodes.values(),
-        );
-        let tokens = tokens_of(&self.state);
+        let name_conflict =
+            self.name_conflict.find(now, &self.lease.uid, &self.node.name(), self.nodes.values());
+        let tokens = tokens_of(&self.node.snapshot().config);
         let other = self.nodes.values().find(|node| {
             node.is_alive() && node.facts.tokens != tokens && node.uid != self.lease.uid
         });

@@ -132,13 +132,13 @@ impl Agent {
             status.unreachable.push("nodes that are not known yet".into());
         }
         if is_change {
-            self.state.cluster.release_agent();
+            self.node.cluster().release_agent();
         }
         let answer = match is_change {
             true => BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Answered(status))),
             false => BusMessage::ClusterStatus(Box::new(status)),
         };
-        let _ = self.to_workers.send((self.state.admin_endpoint(), answer));
+        let _ = self.to_workers.send((self.node.admin_endpoint(), answer));
     }
 
     /// Passes another node's query to this node's admin thread.
@@ -153,6 +153,6 @@ impl Agent {
         let request_id = self.served;
         self.serving.insert(request_id, (uid, id, Instant::now()));
         let query = BusMessage::StatusQuery { request_id, page };
-        let _ = self.to_workers.send((self.state.admin_endpoint(), query));
+        let _ = self.to_workers.send((self.node.admin_endpoint(), query));
     }
 }

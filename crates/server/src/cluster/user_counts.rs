@@ -35,9 +35,8 @@ impl Agent {
     /// Writes changed counts, unless a write is in flight.
     pub(super) fn write_users(&mut self) {
         let Some(store) = self.store.clone().filter(|_| self.has_joined) else { return };
-        let settings = self.state.settings.load();
-        let is_bounded = settings.config.limits.connections_per_user_max > 0;
-        let table = settings.user_connections.clone().filter(|_| is_bounded);
+        let is_bounded = self.node.snapshot().config.limits.connections_per_user_max > 0;
+        let table = self.node.user_connections().filter(|_| is_bounded);
         let counts = &mut self.user_counts;
         if counts.is_writing {
             return;
@@ -86,7 +85,7 @@ impl Agent {
             Err(error) => {
                 // They are written again with the next lease renewal.
                 self.user_counts.lose();
-                self.state.cluster.set_counts_users(false);
+                self.node.cluster().set_counts_users(false);
                 return match error {
                     // A write without an answer may still arrive at the store, which ignores it once the next connection has
                     // begun.
@@ -99,8 +98,8 @@ impl Agent {
                 };
             }
         };
-        self.state.cluster.set_counts_users(self.user_counts.table.is_some());
-        let max = self.state.settings.load().config.limits.connections_per_user_max;
+        self.node.cluster().set_counts_users(self.user_counts.table.is_some());
+        let max = self.node.snapshot().config.limits.connections_per_user_max;
         for (UserCount { user, connections, let_in_by }, elsewhere) in
             users.into_iter().zip(elsewhere)
         {

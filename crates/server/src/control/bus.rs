@@ -7,7 +7,7 @@ use std::time::Duration;
 use dunlin_bus::Endpoint;
 use tokio::time::sleep;
 
-use crate::auth::key_fetcher::KeyFetcher;
+use super::key_fetcher::KeyFetcher;
 use crate::cluster::ClusterHandle;
 use crate::message::bus::BusMessage;
 use crate::message::to_workers::{ForWorkers, bytes_of};

@@ -1,12 +1,8 @@
 //! The control thread: starts the workers, the admin thread and the webhooks thread, and shuts the process down in order.
 
-pub(crate) mod bus;
-pub(crate) mod crash;
-pub(crate) mod node_name;
-pub(crate) mod operator;
-pub(crate) mod reservations;
+mod bus;
+mod key_fetcher;
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -88,7 +84,8 @@ impl Control {
             WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
         let mut running = ServingState { state, endpoint, workers, listeners };
         let (to_workers, mut outbox) = to_workers();
-        let mut cluster = ClusterHandle::new(&running.state, to_workers.clone());
+        let mut cluster =
+            ClusterHandle::new(Arc::<ServerState>::clone(&running.state), to_workers.clone());
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
             let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
@@ -207,52 +204,5 @@ async fn drain(
     let left = state.admissions.total();
     if left > 0 {
         tracing::warn!(connections = left, "drain time is over, closing what is left");
-    }
-}
-
-/// Opens one listener for each worker on `address`, all in one `SO_REUSEPORT` group.
-///
-/// They are opened before the workers get private descriptor tables, so that a listener survives the restart of its
-/// worker.
-pub(crate) fn listen(
-    address: SocketAddr,
-    workers: usize,
-    backlog: i32,
-) -> io::Result<Vec<TcpListener>> {
-    let mut listeners = Vec::with_capacity(workers);
-    let mut address = address;
-    for _ in 0..workers {
-        let socket = socket2::Socket::new(
-            socket2::Domain::for_address(address),
-            socket2::Type::STREAM.nonblocking().cloexec(),
-            Some(socket2::Protocol::TCP),
-        )?;
-        socket.set_reuse_address(true)?;
-        if listeners.is_empty() && address.port() != 0 {
-            // A first bind without SO_REUSEPORT finds another process on this address, which the group
-            // would silently share its connections with.
-            TcpListener::bind(address).map(drop)?;
-        }
-        socket.set_reuse_port(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(backlog)?;
-        let listener = TcpListener::from(socket);
-        address = listener.local_addr()?;
-        listeners.push(listener);
-    }
-    Ok(listeners)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn listeners_share_one_port_and_a_second_process_is_refused_it() {
-        let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 3, 16).unwrap();
-        let address = listeners[0].local_addr().unwrap();
-        assert!(listeners.iter().all(|l| l.local_addr().unwrap() == address));
-        let refused = listen(address, 1, 16).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     }
 }

@@ -12,8 +12,6 @@ use dunlin_protocol::centrifuge::Request;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::api::Request as Call;
-
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The key of a bucket.
@@ -77,27 +75,6 @@ impl CommandKind {
             | Request::Ping
             | Request::Pong
             | Request::Unknown(_) => None,
-        }
-    }
-
-    /// Returns the kind of an API call; `None` if only the rate of all calls counts.
-    pub(crate) fn of_call(request: &Call<'_>) -> Option<CommandKind> {
-        match request {
-            Call::Publish(_) | Call::Broadcast(_) | Call::Send(_) => Some(CommandKind::Publish),
-            Call::Subscribe(_) | Call::Unsubscribe(_) => Some(CommandKind::Subscribe),
-            Call::History(_) | Call::Presence(_) | Call::PresenceStats(_) => {
-                Some(CommandKind::Read)
-            }
-            Call::HistoryRemove(_)
-            | Call::Disconnect(_)
-            | Call::Refresh(_)
-            | Call::RevokeToken(_)
-            | Call::InvalidateUserTokens(_)
-            | Call::BlockUser(_)
-            | Call::UnblockUser(_)
-            | Call::Connections(_)
-            | Call::Channels(_)
-            | Call::Info => None,
         }
     }
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use dunlin_hub::SessionId;
 
+use crate::api::connections::ConnectionSearch;
 use crate::auth::revocation::{Revocation, RevocationError};
 use crate::message::cluster::{
     ClusterCommand, ClusterReply, ClusterRequest, ClusterStatus, MembersReport, OccupancyChange,
     RemoteMember, SharedChangeEvent, SharedChangeRequest, StatusPage,
 };
 use crate::message::push::{PushReply, PushRequest};
-use crate::state::connections::ConnectionSearch;
 
 /// A message on the bus. A `request_id` is chosen by the requester and repeated in the reply.
 pub(crate) enum BusMessage {

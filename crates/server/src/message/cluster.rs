@@ -1,6 +1,5 @@
 //! Messages between workers, the admin thread and the control thread about the cluster.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use dunlin_config::store::Origin;
@@ -8,7 +7,7 @@ use dunlin_hub::{ClientInfo, MemberEvent, MemberListError, PresenceStats};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::{ApiError, Method};
+use crate::api::{AboutUser, ApiError, Method};
 
 /// A request of a worker to the nodes of the cluster.
 #[derive(Debug)]
@@ -37,16 +36,6 @@ pub(crate) enum TargetNodes {
     Holder(u16),
     /// The nodes with these numbers.
     Nodes(Vec<u16>),
-}
-
-/// The user that a command is about. A node without sessions of this user answers at once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AboutUser<'a> {
-    /// The user as in sessions, never empty.
-    #[serde(borrow)]
-    pub(crate) user: Cow<'a, str>,
-    /// Every node also bars the tokens issued to the user until now.
-    pub(crate) bars: bool,
 }
 
 /// The reply to a [`ClusterRequest`]: the combined answers of the nodes.

@@ -3,16 +3,18 @@
 pub(crate) mod bounded_regex;
 pub(crate) mod expression;
 pub(crate) mod meta;
+mod variants;
 
 use std::sync::Arc;
 
 use crate::namespace::bounded_regex::BoundedRegex;
 use crate::namespace::expression::Expressions;
-use crate::pusher::ChannelVariants;
 use dunlin_config::{Config, DeltaType, Map, Overflow, RecoveryMode, split_channel};
 use dunlin_engine::nats::RawSubjects;
 use dunlin_hub::wildcard::NameKind;
 use dunlin_hub::{ChannelOptions, glob};
+
+pub(crate) use self::variants::ChannelVariants;
 
 /// The options of a namespace in the configuration.
 type Rules = dunlin_config::ChannelOptions;

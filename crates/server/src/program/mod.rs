@@ -1,5 +1,5 @@
 //! Extensions by a program that embeds the server: an authorizer, routes, a codec, and calls from its
-//! threads. No I/O and no clock: [`worker::program`](crate::worker) connects them.
+//! threads. No I/O and no clock: `worker::program` connects them.
 
 mod authorizer;
 mod handle;

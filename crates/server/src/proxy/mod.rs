@@ -1,7 +1,7 @@
 //! Proxies to backends that decide about clients' operations: requests, responses and errors. The fields are Centrifugo's (its
 //! docs, "Proxy events to the backend"), so that a backend need not change.
 //!
-//! No I/O and no clock: the worker sends the requests ([`worker::proxy`](crate::worker)) and keeps those that wait.
+//! No I/O and no clock: the worker sends the requests (`worker::proxy`) and keeps those that wait.
 
 mod decided;
 mod error;

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Denial, ProxyError};
-use crate::api::request::OptionsOverride;
+use crate::auth::OptionsOverride;
 use crate::auth::SubscribeOptions;
 use crate::auth::labels::tags_of;
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeResult};
-use crate::api::request::OptionsOverride;
+use crate::auth::OptionsOverride;
 use crate::auth::SubscribeOptions;
 
 /// Serializes a value.

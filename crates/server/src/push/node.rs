@@ -11,7 +11,7 @@ use crate::api::{ApiError, ApiErrorCode};
 
 impl Shared {
     pub(super) fn node_name(&self) -> String {
-        self.hook_events.state().settings.load().node_name().to_owned()
+        self.hook_events.state().settings.load().node_name().to_string()
     }
 
     fn is_in_cluster(&self) -> bool {

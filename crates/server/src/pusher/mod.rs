@@ -1,14 +1,12 @@
 //! The apps of the Pusher protocol, their signatures, and the calls of their HTTP API. No I/O: the worker serves their
-//! clients ([`worker::pusher`](crate::worker)) and their HTTP API.
+//! clients (`worker::pusher`) and their HTTP API.
 
 mod app;
 mod call;
-mod namespace;
 mod plan;
 
 pub(crate) use self::app::{App, Apps};
 pub(crate) use self::call::{
     Call, CallHead, PusherError, RequestedInfo, TriggeredEvent, split_path,
 };
-pub(crate) use self::namespace::ChannelVariants;
 pub(crate) use self::plan::{ChannelAttribute, Plan, PlanStep, ResponseShape};

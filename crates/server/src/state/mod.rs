@@ -1,6 +1,7 @@
 //! The state that all threads of one process share.
 
-pub(crate) mod connections;
+mod local_node;
+mod node_name;
 pub(crate) mod settings;
 pub(crate) mod webhooks;
 

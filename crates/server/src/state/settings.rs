@@ -7,11 +7,11 @@ use dunlin_config::{ApiKey, Config, Map, MapChange, Pacing, Serves, Snapshot};
 use dunlin_hub::tenant;
 
 use crate::auth::{Jwks, Verifier};
-use crate::control::node_name::default_name;
 use crate::limits::memory::MemoryBounds;
 use crate::limits::user_connections::UserConnections;
-use crate::namespace::{Namespace, find_namespace, namespace};
-use crate::pusher::{Apps, ChannelVariants};
+use crate::namespace::{ChannelVariants, Namespace, find_namespace, namespace};
+use crate::pusher::Apps;
+use crate::state::node_name::default_name;
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Tls;
 use dunlin_webhooks::EventFilter;
@@ -280,8 +280,13 @@ impl Settings {
     }
 
     /// Returns `server.name`, or host name and port.
-    pub(crate) fn node_name(&self) -> &str {
+    pub(crate) fn node_name(&self) -> &Arc<str> {
         &self.node_name
+    }
+
+    /// Returns the revision that this was derived from.
+    pub(crate) fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
     }
 }
 

@@ -17,7 +17,7 @@ use super::Worker;
 use super::link::{Link, Role};
 use super::parts::SettingsEffect;
 use super::permission::Standings;
-use crate::control::crash;
+use crate::crash;
 use crate::message::bus::BusMessage;
 use crate::state::ServerState;
 use crate::state::settings::Settings;

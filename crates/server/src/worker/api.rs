@@ -21,7 +21,7 @@ use crate::api::{
     OPENAPI, Request, check_channels, commands_max, presented_key, scope, write_response,
 };
 use crate::auth::revocation::Revocation;
-use crate::limits::budget::{CommandKind, Rates, Work};
+use crate::limits::budget::{Rates, Work};
 use crate::metrics::Metric;
 
 /// The description of the API, which takes no key.
@@ -279,7 +279,7 @@ impl Worker<'_> {
             self.flush_outboxes(cx);
         }
         if let Some(budget) = self.api_calls.budget(call) {
-            let kind = command.as_ref().ok().and_then(CommandKind::of_call);
+            let kind = command.as_ref().ok().and_then(Request::kind);
             self.charge_call(call, budget, Work { commands: 1, kind, ..Work::default() });
         }
         let place = CommandPlace { call, at, part: None };

@@ -10,10 +10,10 @@ use dunlin_net::Context;
 use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, CommandPlace, NewCall, Pending};
-use crate::api::{ApiError, CommandOutcome, Request};
+use crate::api::{AboutUser, ApiError, CommandOutcome, Request};
 use crate::message::bus::BusMessage;
 use crate::message::cluster::{
-    AboutUser, ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
+    ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
 };
 use crate::metrics::Metric;
 

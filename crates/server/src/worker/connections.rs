@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::Worker;
 use super::link::Link;
 use super::parts::{CommandPlace, Pending};
-use crate::api::request::ConnectionsRequest;
-use crate::api::{ApiError, ApiErrorCode, CommandOutcome, Request, label_filter};
-use crate::message::bus::BusMessage;
-use crate::state::connections::{
+use crate::api::connections::{
     ClusterCursor, ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch,
     ConnectionView,
 };
+use crate::api::request::ConnectionsRequest;
+use crate::api::{ApiError, ApiErrorCode, CommandOutcome, Request, label_filter};
+use crate::message::bus::BusMessage;
 
 /// Places of sessions that one page looks at: about a millisecond of one worker.
 const PLACES_PER_PAGE: u32 = 16_384;

@@ -256,6 +256,39 @@ fn key_of(name: &str) -> String {
     }
 }
 
+/// Opens one listener for each worker on `address`, all in one `SO_REUSEPORT` group.
+///
+/// They are opened before the workers get private descriptor tables, so that a listener survives the restart of its
+/// worker.
+pub(crate) fn listen(
+    address: SocketAddr,
+    workers: usize,
+    backlog: i32,
+) -> io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::with_capacity(workers);
+    let mut address = address;
+    for _ in 0..workers {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM.nonblocking().cloexec(),
+            Some(socket2::Protocol::TCP),
+        )?;
+        socket.set_reuse_address(true)?;
+        if listeners.is_empty() && address.port() != 0 {
+            // A first bind without SO_REUSEPORT finds another process on this address, which the group
+            // would silently share its connections with.
+            TcpListener::bind(address).map(drop)?;
+        }
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(backlog)?;
+        let listener = TcpListener::from(socket);
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::LazyLock;
@@ -313,5 +346,14 @@ mod tests {
         let (old, new) = (config(&[("moves", 1002, 8)]), config(&[("moves", 2002, 8)]));
         let closes = |of: &ListenerChange<'_>| matches!(of, ListenerChange::Close(_));
         assert!(changes(&old, &new, true).iter().all(closes));
+    }
+
+    #[test]
+    fn listeners_share_one_port_and_a_second_process_is_refused_it() {
+        let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 3, 16).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        assert!(listeners.iter().all(|l| l.local_addr().unwrap() == address));
+        let refused = listen(address, 1, 16).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     }
 }

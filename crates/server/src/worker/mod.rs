@@ -43,7 +43,7 @@ pub(crate) mod fuzz_targets;
 mod gauges;
 mod key_wait;
 mod link;
-mod listeners;
+pub(crate) mod listeners;
 mod nats;
 mod parts;
 mod permission;

@@ -19,7 +19,7 @@ use dunlin_protocol::centrifuge::{Error, ErrorCode};
 use super::Worker;
 use super::connect::one_line;
 use super::parts::{CapabilityTable, ForwardedTable, Grant, GrantToken, Grants, TokenFacts};
-use crate::api::request::OptionsOverride;
+use crate::auth::OptionsOverride;
 use crate::auth::{self, Allow, Identity};
 use crate::namespace::Namespace;
 use crate::namespace::expression::{Expression, ExpressionInput};

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{AnswerTime, Reason};
+use crate::http2::WindowReturn;
 
 /// The simulator's behaviour. The default is a fault-free provider API without path delay.
 ///
@@ -82,30 +83,6 @@ impl Default for Behaviour {
             environment_reason: Reason::BadEnvironmentKeyIdInToken,
             clock_ahead_s: 0,
             date: false,
-        }
-    }
-}
-
-/// When received bytes are returned by WINDOW_UPDATE.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WindowReturn {
-    /// After each read, as Go's net/http2 does.
-    #[default]
-    Eager,
-    /// Once half of the window is consumed, as netty does.
-    Half,
-    /// Never: the connection stalls once its window is consumed.
-    Never,
-}
-
-impl WindowReturn {
-    /// Returns whether `unreturned` bytes of a window of `size` bytes are due to be returned.
-    pub(crate) fn is_due(self, unreturned: u32, size: u32) -> bool {
-        match self {
-            WindowReturn::Eager => true,
-            WindowReturn::Half => unreturned >= size / 2,
-            WindowReturn::Never => false,
         }
     }
 }

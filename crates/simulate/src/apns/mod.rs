@@ -15,9 +15,7 @@ mod service;
 mod world;
 
 pub use answer_time::{AnswerTime, Distribution, Drift, PeriodicDelay};
-pub use behaviour::{
-    Behaviour, BehaviourError, FlipStreams, GoAway, Order, SlowDown, Unavailable, WindowReturn,
-};
+pub use behaviour::{Behaviour, BehaviourError, FlipStreams, GoAway, Order, SlowDown, Unavailable};
 pub use config::{Config, Environment};
 pub use ledger::{Entry, ReplyOutcome};
 pub use provider_token::ProviderKey;
@@ -25,6 +23,7 @@ pub use reason::Reason;
 pub use rules::Rule;
 pub use world::Counts;
 
+pub use crate::http2::WindowReturn;
 pub use crate::serve::Simulator;
 
 pub(crate) use account::Certificate;

@@ -12,8 +12,8 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::Head;
+use super::WindowReturn;
 use super::stream::{Closed, ClosedStreams, Stream};
-use crate::apns::WindowReturn;
 
 /// The limits we grant the peer.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use dunlin_wire::http2::frame::{self, Frame};
 use dunlin_wire::http2::{ErrorCode, PREFACE};
 
-use super::{Connection, Limits};
-use crate::apns::WindowReturn;
+use super::{Connection, Limits, WindowReturn};
 
 const STREAMS_MAX: u32 = 8;
 const BODY_BYTES_MAX: usize = 1_000;

@@ -11,6 +11,8 @@ mod replay;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod window_return;
 
 pub(crate) use connection::{Connection, Limits, Request};
 pub(crate) use head::Head;
+pub use window_return::WindowReturn;

@@ -3,8 +3,7 @@
 use dunlin_wire::http2::frame::{self, Frame};
 use dunlin_wire::http2::{ErrorCode, PREFACE, Setting, hpack};
 
-use super::{Connection, Limits};
-use crate::apns::WindowReturn;
+use super::{Connection, Limits, WindowReturn};
 
 const LIMITS: Limits = Limits {
     streams_max: 10,

@@ -255,19 +255,19 @@ fn sub_refresh<'a>(
 }
 
 /// A message and its path in the command, for errors.
-pub(super) struct MessageReader<'p, 'a> {
+pub(crate) struct MessageReader<'p, 'a> {
     path: &'p str,
     parent: Option<&'p MessageReader<'p, 'a>>,
     bytes: &'a [u8],
 }
 
 impl<'p, 'a> MessageReader<'p, 'a> {
-    pub(super) fn of(path: &'p str, bytes: &'a [u8]) -> Self {
+    pub(crate) fn of(path: &'p str, bytes: &'a [u8]) -> Self {
         MessageReader { path, parent: None, bytes }
     }
 
     /// Iterates over all fields.
-    pub(super) fn fields(&self) -> impl Iterator<Item = Result<(u32, Value<'a>), ProtocolError>> {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Result<(u32, Value<'a>), ProtocolError>> {
         Fields::of(self.bytes).map(|field| match field {
             Ok(field) => Ok((field.number, field.value)),
             Err(error) => Err(self.error("", error)),
@@ -282,11 +282,11 @@ impl<'p, 'a> MessageReader<'p, 'a> {
         Ok(MessageReader { path: name, parent: Some(self), bytes: self.bytes(name, value)? })
     }
 
-    pub(super) fn bytes(&self, name: &str, value: Value<'a>) -> Result<&'a [u8], ProtocolError> {
+    pub(crate) fn bytes(&self, name: &str, value: Value<'a>) -> Result<&'a [u8], ProtocolError> {
         value.bytes().map_err(|error| self.error(name, error))
     }
 
-    pub(super) fn text(&self, name: &str, value: Value<'a>) -> Result<Cow<'a, str>, ProtocolError> {
+    pub(crate) fn text(&self, name: &str, value: Value<'a>) -> Result<Cow<'a, str>, ProtocolError> {
         value.string().map(Cow::Borrowed).map_err(|error| self.error(name, error))
     }
 

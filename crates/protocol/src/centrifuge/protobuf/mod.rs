@@ -4,13 +4,11 @@
 //! pushes.
 
 mod command;
-mod emulation;
 mod push;
 mod reply;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use command::parse_command;
-pub(crate) use emulation::parse_emulation;
+pub(crate) use command::{MessageReader, parse_command};
 pub(crate) use push::{write_push, write_refresh_push};
 pub(crate) use reply::write_reply;

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::client::{BARRIER, Connection, Reply, connect};
 use super::{NAMESPACES, Rules};
-use crate::control::listen;
 use crate::message::bus::BusMessage;
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::Worker;
+use crate::worker::listeners::listen;
 
 /// Longer than any answer takes.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use dunlin_config::Secret;
 
-use crate::admin::OperatorAccess;
+use super::OperatorAccess;
 
 /// The token's file in the state directory.
 const TOKEN_FILE: &str = "admin-token";
