@@ -1,6 +1,6 @@
 # Thin: the targets call scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help serve test bench abuse chaos lint loom miri interop conformance docs build dist clean
+.PHONY: help serve test bench abuse chaos lint loom miri interop conformance docs build tools dist clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -38,10 +38,13 @@ conformance: ## Other people's test suites against the codecs
 docs: ## Write the pages that are generated from the code
 	@scripts/docs
 
-build: ## Build the optimised binary, target/release/dunlin
+build: ## Build the optimised program, target/release/dunlin
 	@cargo build --locked --release -p dunlin-cli
 
-dist: ## Build what is installed elsewhere: a static program, a package for Debian, man pages, completions
+tools: ## Build target/release/dunlin-bench beside it: benchmarks, attacks, chaos, simulators
+	@cargo build --locked --release -p dunlin-bench
+
+dist: ## Build what is installed elsewhere: static programs, packages for Debian, man pages, completions
 	@scripts/dist
 
 clean: ## Remove what was built and what was installed for tests

@@ -1,4 +1,4 @@
-//! dunlin: serve, bench, apns, push, config, cluster, token, check.
+//! dunlin: serve, apns, push, config, cluster, token, check; bench is a program of its own.
 #![forbid(unsafe_code)]
 
 mod apns;
@@ -10,6 +10,7 @@ mod push;
 mod serve;
 mod style;
 mod token;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -35,9 +36,9 @@ struct Dunlin {
 enum Command {
     /// Start the server; without --config it runs in development mode on 127.0.0.1
     Serve(serve::Serve),
-    /// Measure a push server: connections, fan-out, latency, the bus between workers
-    #[command(subcommand, arg_required_else_help = true)]
-    Bench(Box<dunlin_bench::Command>),
+    /// Measure a push server, load any HTTP server, attack one; runs the program dunlin-bench
+    #[command(disable_help_flag = true)]
+    Bench(tools::Arguments),
     /// Apple's push service: send pushes, manage broadcast channels, benchmark the sender, run a simulator
     #[command(subcommand, arg_required_else_help = true)]
     Apns(apns::Command),
@@ -70,10 +71,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Dunlin::parse().command {
         Command::Serve(serve) => serve.run(),
-        Command::Bench(bench) => match dunlin_bench::run(*bench) {
-            Ok(status) => return status.into(),
-            Err(error) => Err(error.into()),
-        },
+        Command::Bench(arguments) => arguments.run(&[]),
         Command::Apns(apns) => apns.run(),
         Command::Config(config) => config.run(),
         Command::Cluster(cluster) => cluster.run(),

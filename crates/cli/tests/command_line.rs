@@ -191,20 +191,38 @@ fn the_environment_goes_before_the_file_and_a_flag_before_it() {
     assert!(said.contains("DUNLIN_LIMITS_CONNECTIONS_MAX: expected an integer"), "{said}");
 }
 
+/// Whoever types `dunlin bench` need not know that another program does it.
 #[test]
-fn help_texts_keep_their_braces() {
-    for (arguments, text) in [
-        (
-            &["bench", "connections", "--help"][..],
-            "Channel to subscribe to; `{n}` is the client's number, `{n%K}` its",
-        ),
-        (&["bench", "http", "--help"], "`{n%9}`, `{random:1-9}`, `{uuid}`"),
-        (&["bench", "fanout", "--help"], "`{data}` stands for the message"),
+fn a_command_of_the_tools_becomes_the_program_beside_with_arguments_exit_code_and_signals() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::ExitStatusExt;
+
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let dunlin = directory.path().join("dunlin");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_dunlin"), &dunlin).expect("a link");
+    let run = |arguments: &[&str]| {
+        let empty = directory.path().join("empty");
+        Command::new(&dunlin).args(arguments).env("PATH", empty).output().expect("it runs")
+    };
+    let missing = run(&["bench", "http", "http://127.0.0.1/"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(stderr(&missing).contains("install the package dunlin-bench"), "{}", stderr(&missing));
+
+    let beside = directory.path().join("dunlin-bench");
+    let script = "#!/bin/sh\necho \"$#: $*\"\n[ \"$1\" != die ] || kill -TERM $$\nexit 7\n";
+    std::fs::write(&beside, script).expect("a file");
+    std::fs::set_permissions(&beside, PermissionsExt::from_mode(0o755)).expect("a program");
+    for (arguments, received) in [
+        (&["bench", "http", "--help", "-n", "a b"][..], "4: http --help -n a b\n"),
+        (&["bench"], "0: \n"),
+        (&["bench", "--json", "--", "x"], "3: --json -- x\n"),
+        (&["apns", "simulate", "--plain"], "3: apns simulate --plain\n"),
+        (&["apns", "bench", "--help"], "3: apns bench --help\n"),
     ] {
-        let help = stdout(&dunlin(arguments, ""));
-        let help: Vec<&str> = help.split_whitespace().collect();
-        assert!(help.join(" ").contains(text), "{arguments:?}: {}", help.join(" "));
+        let output = run(arguments);
+        assert_eq!((output.status.code(), &*stdout(&output)), (Some(7), received));
     }
+    assert_eq!(run(&["bench", "die"]).status.signal(), Some(15));
 }
 
 #[test]
@@ -364,18 +382,6 @@ fn a_push_that_cannot_leave_says_why_at_once_and_not_only_in_the_end() {
     assert!(error.contains(&format!("error: no connection: {why}")), "{error}");
     let error = send(1, &["--address", "127.0.0.1"]);
     assert!(error.contains("--address: write HOST:PORT"), "{error}");
-}
-
-#[test]
-fn a_bench_of_a_server_that_is_not_trusted_says_so_instead_of_measuring_nothing() {
-    let simulator = dunlin_simulate::apns::Simulator::start(Default::default()).unwrap();
-    let roots = concat!(env!("CARGO_MANIFEST_DIR"), "/../push/tests/certificates/valid.pem");
-    let address = simulator.addr().to_string();
-    let output = dunlin(&["apns", "bench", "--server", &address, "--roots", roots], "");
-    assert_eq!(output.status.code(), Some(1));
-    let error = stderr(&output);
-    assert!(error.contains("server: no connection:") && error.contains("certificate"), "{error}");
-    assert!(!stdout(&output).contains("/s"), "no row");
 }
 
 #[test]

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod abuse;
+mod apns;
 mod background_load;
 mod bus;
 mod chaos;
@@ -20,6 +21,7 @@ mod config;
 mod connections;
 mod connections_floor;
 mod dunlin;
+mod error;
 mod fanout;
 mod fleet;
 mod floor;
@@ -32,12 +34,14 @@ mod protocol;
 mod publisher;
 mod pushes;
 mod schedule;
+mod style;
 mod swarm;
 mod target;
 mod token;
 mod webhooks;
 
 pub use abuse::Abuse;
+pub use apns::Apns;
 pub use bus::BusBench;
 pub use chaos::Chaos;
 pub use cluster::ClusterBench;
@@ -57,11 +61,80 @@ pub use pushes::{PushReport, PushRow, PushRows, PushTable};
 pub use target::Target;
 pub use webhooks::Webhooks;
 
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
 use dunlin_load::comparison::Comparison;
 use dunlin_load::delay::Delay;
 use dunlin_load::http::{Http, LedgerCheck};
 use dunlin_load::serve::Serve;
 use dunlin_load::{Error, ExitStatus};
+
+use error::CliError;
+
+/// Measures push servers, loads and attacks them, and simulates what they talk to.
+#[derive(Debug, clap::Parser)]
+#[command(name = "dunlin-bench", version, styles = style::HELP, propagate_version = false, arg_required_else_help = true)]
+struct Program {
+    #[command(subcommand)]
+    command: ProgramCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ProgramCommand {
+    #[command(flatten)]
+    Bench(Box<Command>),
+    /// Apple's push service: benchmark the sender, run a simulator
+    #[command(subcommand, arg_required_else_help = true)]
+    Apns(Apns),
+    /// Print a completion script, as in `dunlin-bench completions bash > /etc/bash_completion.d/dunlin-bench`
+    Completions {
+        /// The shell it is for
+        shell: clap_complete::Shell,
+    },
+    /// Write a man page for each command into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory
+        directory: PathBuf,
+    },
+}
+
+/// Runs the program `dunlin-bench`.
+pub fn main() -> ExitCode {
+    let outcome = match Program::parse().command {
+        ProgramCommand::Bench(command) => match run(*command) {
+            Ok(status) => return status.into(),
+            Err(error) => Err(CliError::from(error)),
+        },
+        ProgramCommand::Apns(apns) => apns.run(),
+        ProgramCommand::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Program::command(), "dunlin-bench", &mut script);
+            style::print(&String::from_utf8_lossy(&script))
+        }
+        ProgramCommand::Man { directory } => {
+            clap_mangen::generate_to(Program::command(), directory).map_err(Into::into)
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output has closed it: `dunlin-bench apns bench | head`.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(is_broken_pipe) => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            anstream::eprintln!("{} {error}", style::paint(style::BAD, "error:"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
 
 /// What `dunlin bench` can measure.
 #[derive(Debug, clap::Subcommand)]

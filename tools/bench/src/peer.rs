@@ -38,14 +38,11 @@ const CHANNEL: &str = "c";
 /// Starts the floor as a separate process of this program.
 pub(crate) fn floor(message_bytes: usize) -> Result<Peer, Error> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
-    // `dunlin bench floor`, or `dunlin-bench floor` from the example.
-    let word =
-        if program.file_stem().is_some_and(|name| name == "dunlin-bench") { "" } else { " bench" };
     let address = local(8390);
     Ok(Peer {
         name: "floor",
         command: format!(
-            "'{}'{word} floor --listen {address} --message-bytes {message_bytes}",
+            "'{}' floor --listen {address} --message-bytes {message_bytes}",
             program.display()
         ),
         version: None,

@@ -1,10 +1,11 @@
 //! One request to the admin port, and its response. Uses HTTP/1.0: the response ends with the connection, so that an
-//! event stream and a document are read the same way.
+//! event stream and a document are read the same way. It is no `ureq`: Unix sockets and our TLS would reach that through a
+//! connector and a transport of its unversioned interface, which are longer than what they replaced here.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use dunlin_load::client::ResponseHead;
+use dunlin_wire::http1::{Decoded, HeaderSlots, Limits, Method as Http1Method, decode_response};
 use serde_json::Value;
 
 use super::address::{AdminAddress, Stream, own_socket};
@@ -118,12 +119,23 @@ impl Client {
 
 impl Response {
     fn begin(stream: Box<dyn Stream>) -> io::Result<Response> {
+        let limits = Limits { body_bytes_max: u64::MAX, ..Limits::default() };
         let mut body = BufReader::new(stream);
-        let head = ResponseHead::read(&mut body)?;
-        if head.chunked {
-            return Err(io::Error::other("it answers HTTP/1.0 in chunks"));
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\n") {
+            let room = (limits.head_bytes_max + 1 - bytes.len()) as u64;
+            if body.by_ref().take(room).read_until(b'\n', &mut bytes)? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the head has no end"));
+            }
         }
-        Ok(Response { status: head.status, etag: head.etag, body: Box::new(body) })
+        let mut slots = HeaderSlots::new();
+        let Decoded::Head(head, _) = decode_response(&bytes, &mut slots, &limits, Http1Method::Get)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?
+        else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not HTTP"));
+        };
+        let etag = head.headers.get_str("etag").map(|etag| etag.trim_matches('"').to_owned());
+        Ok(Response { status: head.status, etag, body: Box::new(body) })
     }
 }
 

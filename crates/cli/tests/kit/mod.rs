@@ -9,39 +9,16 @@ pub mod nats;
 pub mod redis;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+pub use dunlin_testkit::Addresses;
 use serde_json::Value;
 
 /// Longer than any step takes.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Addresses of a server, kept across restarts.
-#[derive(Clone, Copy)]
-pub struct Addresses {
-    pub client: SocketAddr,
-    pub admin: SocketAddr,
-    /// An address for one more listener.
-    pub extra: SocketAddr,
-}
-
-impl Addresses {
-    /// Returns unique addresses: a loopback address derived from the process id and a counter. A port of 127.0.0.1
-    /// could be taken by an outgoing connection before the server restarts.
-    pub fn new() -> Addresses {
-        static COUNT: AtomicU16 = AtomicU16::new(0);
-        let [low, high, ..] = std::process::id().to_le_bytes();
-        let [count, more] = COUNT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
-        assert!(more == 0, "so many servers have no addresses");
-        let ip = Ipv4Addr::new(127, 64 | high & 63, low, count);
-        let at = |port| SocketAddr::from((ip, port));
-        Addresses { client: at(8000), admin: at(8001), extra: at(8002) }
-    }
-}
 
 pub struct Served {
     pub child: Child,

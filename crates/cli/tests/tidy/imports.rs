@@ -37,7 +37,7 @@ fn crates_import_downwards_as_the_diagram_draws_them() {
         ));
     }
     for (place, name) in drawn.iter().enumerate() {
-        let manifest = repository.text(&format!("crates/{name}/Cargo.toml"));
+        let manifest = repository.manifest(name);
         let manifest: toml::Table = manifest.parse().expect("a manifest");
         let tables = ["dependencies", "build-dependencies"];
         let imports = tables.iter().filter_map(|table| manifest.get(*table)?.as_table());
@@ -61,8 +61,8 @@ fn every_dependency_is_used() {
     let offered = workspace["workspace"]["dependencies"].as_table().expect("a table");
     let mut unused: BTreeSet<&str> = offered.keys().map(String::as_str).collect();
     for name in repository.crates() {
-        let folder = format!("crates/{name}/");
-        let manifest = repository.text(&format!("{folder}Cargo.toml"));
+        let folder = repository.folder(name);
+        let manifest = repository.manifest(name);
         for (key, _) in manifest.lines().filter_map(|line| line.split_once(" = {")) {
             unused.remove(key.strip_suffix(".workspace").unwrap_or(key));
         }
@@ -72,14 +72,14 @@ fn every_dependency_is_used() {
             ("dev-dependencies", &["src/", "tests/", "benches/", "examples/"]),
         ] {
             let files = repository.ending(".rs").filter(|(file, _)| {
-                folders.iter().any(|below| file.starts_with(&format!("{folder}{below}")))
+                folders.iter().any(|below| file.starts_with(&format!("{folder}/{below}")))
             });
             let words: BTreeSet<&str> = files.flat_map(|(_, text)| tokens(text)).collect();
             let dependencies = manifest.get(table).and_then(toml::Value::as_table);
             for dependency in dependencies.into_iter().flat_map(toml::Table::keys) {
                 if !words.contains(&*library(dependency)) {
                     complaints
-                        .push(format!("{folder}Cargo.toml: {table}: {dependency} is not used"));
+                        .push(format!("{folder}/Cargo.toml: {table}: {dependency} is not used"));
                 }
             }
         }
@@ -147,7 +147,7 @@ struct Modules(BTreeMap<Steps, Module>);
 
 impl Modules {
     fn read(repository: &Repository, name: &str) -> Modules {
-        let src = format!("crates/{name}/src/");
+        let src = format!("{}/src/", repository.folder(name));
         let text = |file: &str| {
             let text = repository.text(&format!("{src}{file}"));
             (!text.is_empty()).then(|| text.to_owned())

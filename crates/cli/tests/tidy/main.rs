@@ -87,7 +87,8 @@ fn a_crate_forbids_unsafe_unless_it_is_listed() {
     let roots = ["/src/lib.rs", "/src/main.rs"];
     let mut complaints = Vec::new();
     for name in repository.crates().iter().filter(|name| !UNSAFE_CRATES.contains(name)) {
-        let root = roots.map(|root| repository.text(&format!("crates/{name}{root}"))).concat();
+        let folder = repository.folder(name);
+        let root = roots.map(|root| repository.text(&format!("{folder}{root}"))).concat();
         if !root.contains("#![forbid(unsafe_code)]") {
             complaints.push(format!("{name} does not say #![forbid(unsafe_code)]"));
         }
@@ -100,15 +101,15 @@ fn every_crate_follows_the_lints_says_what_it_is_and_has_a_readme() {
     let repository = Repository::read();
     let mut complaints = Vec::new();
     for name in repository.crates() {
-        let manifest = repository.text(&format!("crates/{name}/Cargo.toml"));
+        let (folder, manifest) = (repository.folder(name), repository.manifest(name));
         for line in ["[lints]\nworkspace = true", "\ndescription = \""] {
             if !manifest.contains(line) {
-                complaints.push(format!("crates/{name}/Cargo.toml has no `{}`", line.trim()));
+                complaints.push(format!("{folder}/Cargo.toml has no `{}`", line.trim()));
             }
         }
-        let readme = repository.text(&format!("crates/{name}/README.md"));
+        let readme = repository.text(&format!("{folder}/README.md"));
         if readme.is_empty() {
-            complaints.push(format!("crates/{name} has no README.md"));
+            complaints.push(format!("{folder} has no README.md"));
         }
     }
     report(&complaints);
@@ -118,7 +119,7 @@ fn every_crate_follows_the_lints_says_what_it_is_and_has_a_readme() {
 fn a_crate_that_is_published_has_what_a_registry_asks_for() {
     let repository = Repository::read();
     let root = repository.text("Cargo.toml");
-    let manifest = |name: &str| repository.text(&format!("crates/{name}/Cargo.toml"));
+    let manifest = |name: &str| repository.manifest(name);
     let is_published = |name: &str| !manifest(name).contains("\npublish = false\n");
     let mut complaints = Vec::new();
     for name in repository.crates() {
@@ -130,7 +131,7 @@ fn a_crate_that_is_published_has_what_a_registry_asks_for() {
         }
         for key in ["readme", "keywords", "categories"] {
             if !manifest(name).contains(&format!("\n{key} = ")) {
-                complaints.push(format!("crates/{name}/Cargo.toml is published without {key}"));
+                complaints.push(format!("{name} is published without {key}"));
             }
         }
         let parsed: toml::Table = manifest(name).parse().expect("a manifest");

@@ -36,15 +36,30 @@ impl Repository {
         self.files.iter().find(|(file, _)| file == name).map_or("", |(_, text)| text)
     }
 
-    /// The names of the folders in `crates`, sorted.
+    /// The names of the folders in `crates` and `tools`, sorted.
     pub(crate) fn crates(&self) -> Vec<&str> {
         let manifests = self.ending("/Cargo.toml");
         let mut crates: Vec<_> = manifests
-            .filter_map(|(name, _)| name.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
+            .filter_map(|(name, _)| {
+                let name = name.strip_prefix("crates/").or_else(|| name.strip_prefix("tools/"));
+                name?.strip_suffix("/Cargo.toml")
+            })
             .collect();
         crates.sort_unstable();
         assert!(crates.len() >= 9, "only {crates:?} were found");
         crates
+    }
+
+    /// The folder of a crate.
+    pub(crate) fn folder(&self, name: &str) -> String {
+        let folder = format!("tools/{name}");
+        let is_tool = !self.text(&format!("{folder}/Cargo.toml")).is_empty();
+        if is_tool { folder } else { format!("crates/{name}") }
+    }
+
+    /// The manifest of a crate.
+    pub(crate) fn manifest(&self, name: &str) -> &str {
+        self.text(&format!("{}/Cargo.toml", self.folder(name)))
     }
 }
 

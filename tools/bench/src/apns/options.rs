@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::pushes::PushTable as Table;
 use clap::{Args, ValueHint};
-use dunlin_bench::PushTable as Table;
 use dunlin_load::Output;
 
 use super::peers::Peer;
@@ -15,7 +15,7 @@ use super::peers::Peer;
     after_help = "Without --server each table starts the simulator in-process, on threads of its own. \
                         CPU is that of the sender's thread alone."
 )]
-pub(crate) struct Bench {
+pub struct Bench {
     /// What to measure; may be repeated. By default everything, which takes about ten minutes
     #[arg(long = "table", value_name = "TABLE")]
     pub(super) tables: Vec<Table>,

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use dunlin_bench::PushRow as Row;
+use crate::pushes::PushRow as Row;
 use dunlin_load::figures::group;
 use dunlin_push::apns::{ProviderKey, ProviderToken};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};

@@ -1,15 +1,9 @@
 //! `dunlin apns bench`: measures what the sender achieves on a connection, against the simulator and other servers.
 
-mod load;
-mod options;
-mod peers;
-mod tables;
-mod timeline;
-
-use dunlin_bench::{PushReport, PushRow as Row, PushRows, PushTable as Table};
-
-pub(crate) use self::options::Bench;
+use super::options::Bench;
+use super::tables;
 use crate::error::CliError;
+use crate::pushes::{PushReport, PushRow as Row, PushRows, PushTable as Table};
 use crate::style::{BOLD, DIM, paint, print};
 
 impl Bench {

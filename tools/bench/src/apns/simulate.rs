@@ -14,13 +14,12 @@ use dunlin_simulate::apns::{
 use dunlin_wire::text::trim_byte_order_mark;
 
 use crate::error::CliError;
-use crate::serve::address;
 use crate::style;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
 
 #[derive(Debug, Args)]
 #[command(after_help = "All faults and the control API: docs/operating/apns-simulator.md")]
-pub(crate) struct Simulate {
+pub struct Simulate {
     /// Address that accepts pushes
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2197", value_parser = address)]
     listen: SocketAddr,
@@ -198,6 +197,10 @@ impl Simulate {
         );
         out
     }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an IP address and a port, as in 127.0.0.1:2197".into())
 }
 
 fn read(file: &Path) -> Result<String, CliError> {

@@ -44,7 +44,7 @@ const FORMATS: [&str; 13] = [
 /// Describes what is wrong with the template, and where.
 pub(super) fn render(template: &str, results: &serde_json::Value) -> Result<String, Error> {
     let failed = |error: &dyn std::fmt::Display| {
-        Error::new(format!("the template of the page, crates/bench/page.md: {error}"))
+        Error::new(format!("the template of the page, tools/bench/page.md: {error}"))
     };
     let mut env = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();

@@ -1,10 +1,11 @@
 //! A broadcast by more workers than the machine has cores, from publisher to the last client.
 
-mod kit;
-
 use std::process::Command;
 
+use dunlin_testkit::{Addresses, server_beside};
 use serde_json::Value;
+
+use crate::BENCH;
 
 const WORKERS: usize = 8;
 const SUBSCRIBERS: u64 = 1_200;
@@ -13,11 +14,11 @@ const PUBLISHES: u64 = 40;
 /// Each worker has more subscribers than a quantum, so that all of them broadcast by turns.
 #[test]
 fn workers_that_take_turns_leave_nobody_out() {
-    let kit::Addresses { client, admin, .. } = kit::Addresses::new();
-    let dunlin = env!("CARGO_BIN_EXE_dunlin");
+    let Addresses { client, admin, .. } = Addresses::new();
+    let dunlin = server_beside(BENCH);
     let server = format!("{dunlin} serve --client {client} --admin {admin} --workers {WORKERS}");
-    let output = Command::new(dunlin)
-        .args(["bench", "fanout", "--mode", "one", "--rounds", "1", "--json", "--channel", "c"])
+    let output = Command::new(BENCH)
+        .args(["fanout", "--mode", "one", "--rounds", "1", "--json", "--channel", "c"])
         .args(["--subscribers", &SUBSCRIBERS.to_string(), "--publishes", &PUBLISHES.to_string()])
         .args(["--url", &format!("ws://{client}/connection/websocket"), "--cmd", &server])
         .output()

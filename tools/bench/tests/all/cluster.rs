@@ -1,15 +1,17 @@
 //! `dunlin bench cluster` against this very build, in small: what nodes share is a Redis or a NATS.
-#![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
 use std::process::Command;
 
+use dunlin_testkit::server_beside;
 use serde_json::Value;
+
+use crate::BENCH;
 
 /// The rows of a small run over this server.
 fn run(store: &str) -> Value {
-    let dunlin = env!("CARGO_BIN_EXE_dunlin");
-    let output = Command::new(dunlin)
-        .args(["bench", "cluster", "--program", dunlin, "--store", store, "--json"])
+    let dunlin = server_beside(BENCH);
+    let output = Command::new(BENCH)
+        .args(["cluster", "--program", &dunlin, "--store", store, "--json"])
         .args(["--only", "across", "--only", "presence-at-rest"])
         .args(["--channels", "20", "--publishes", "200", "--rest-s", "4", "--rounds", "1"])
         .output()

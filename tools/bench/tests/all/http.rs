@@ -1,14 +1,15 @@
 //! `dunlin bench http`, `serve`, `delay` and `ledger` as a person at a shell runs them, against each other.
 
-mod kit;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
+use dunlin_testkit::Addresses;
 use serde_json::Value;
+
+use crate::BENCH;
 
 /// A server or proxy that ends with its test.
 struct Running {
@@ -19,14 +20,14 @@ struct Running {
 impl Running {
     /// `dunlin bench serve` with more options, on a port of its own.
     fn serve(options: &[&str]) -> Running {
-        let address = kit::Addresses::new().client.to_string();
-        let mut arguments = vec!["bench", "serve", "--listen", &address];
+        let address = Addresses::new().client.to_string();
+        let mut arguments = vec!["serve", "--listen", &address];
         arguments.extend(options);
         Running::start(&arguments, &address)
     }
 
     fn start(arguments: &[&str], address: &str) -> Running {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
+        let mut child = Command::new(BENCH)
             .args(arguments)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -59,11 +60,7 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 fn http(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dunlin"))
-        .args(["bench", "http"])
-        .args(arguments)
-        .output()
-        .expect("the binary runs")
+    Command::new(BENCH).args(["http"]).args(arguments).output().expect("the binary runs")
 }
 
 /// Runs it with `--json`: the object, and whether all was well.
@@ -152,18 +149,8 @@ fn a_server_that_closes_in_every_way_answers_each_get_exactly_once_and_both_ledg
         ]);
         assert!(well, "{how}: {value}");
         assert_eq!(number(&value, "answered"), 3000, "{how}");
-        let check = Command::new(env!("CARGO_BIN_EXE_dunlin"))
-            .args([
-                "bench",
-                "ledger",
-                "--client",
-                ledger,
-                "--server",
-                log,
-                "--requests",
-                "3000",
-                "--json",
-            ])
+        let check = Command::new(BENCH)
+            .args(["ledger", "--client", ledger, "--server", log, "--requests", "3000", "--json"])
             .output()
             .expect("the binary runs");
         assert!(check.status.success(), "{how}: {}", reported(&check));
@@ -317,9 +304,9 @@ fn a_file_of_requests_is_taken_by_turns() {
 #[test]
 fn a_schedule_is_kept_and_a_long_road_shows_in_every_latency() {
     let server = Running::serve(&[]);
-    let address = kit::Addresses::new().client.to_string();
+    let address = Addresses::new().client.to_string();
     let proxy = Running::start(
-        &["bench", "delay", "--listen", &address, "--to", &server.address, "--rtt", "30ms"],
+        &["delay", "--listen", &address, "--to", &server.address, "--rtt", "30ms"],
         &address,
     );
     let (value, well) = load(&[
@@ -344,9 +331,9 @@ fn a_schedule_is_kept_and_a_long_road_shows_in_every_latency() {
 #[test]
 fn the_depth_is_found_and_reported() {
     let server = Running::serve(&[]);
-    let address = kit::Addresses::new().client.to_string();
+    let address = Addresses::new().client.to_string();
     let proxy = Running::start(
-        &["bench", "delay", "--listen", &address, "--to", &server.address, "--rtt", "20ms"],
+        &["delay", "--listen", &address, "--to", &server.address, "--rtt", "20ms"],
         &address,
     );
     let (value, well) =
@@ -397,8 +384,8 @@ fn the_result_is_standard_output_and_its_progress_is_not() {
 #[test]
 fn ctrl_c_ends_a_run_with_the_result_of_what_it_did() {
     let server = Running::serve(&[]);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
-        .args(["bench", "http", &server.url("/hello"), "-c", "2", "-d", "1h", "--json"])
+    let mut child = Command::new(BENCH)
+        .args(["http", &server.url("/hello"), "-c", "2", "-d", "1h", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -443,7 +430,7 @@ fn a_unix_socket_and_ipv6_are_places_like_others() {
 
     let address = TcpListener::bind("[::1]:0").and_then(|socket| socket.local_addr());
     let address = address.expect("a free port").to_string();
-    let server = Running::start(&["bench", "serve", "--listen", &address], &address);
+    let server = Running::start(&["serve", "--listen", &address], &address);
     assert!(load(&[&server.url("/hello"), "-n", "100", "-c", "2", "--check-id"]).1);
 }
 
@@ -542,14 +529,14 @@ fn a_certificate_is_verified() {
 #[test]
 fn nobody_there_and_no_such_name_are_reported_with_what_to_do() {
     let (value, well) =
-        load(&[&format!("http://{}/", kit::Addresses::new().client), "-n", "5", "-c", "1"]);
+        load(&[&format!("http://{}/", Addresses::new().client), "-n", "5", "-c", "1"]);
     assert!(!well && number(&value, "unanswered") == 5, "{value}");
     assert!(
         value["error_samples"][0].as_str().expect("a sentence").contains("start the server"),
         "{value}"
     );
     let (value, well) = load(&[
-        &format!("http://{}/", kit::Addresses::new().client),
+        &format!("http://{}/", Addresses::new().client),
         "--http",
         "2",
         "-n",

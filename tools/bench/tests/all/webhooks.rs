@@ -1,11 +1,12 @@
 //! `dunlin bench webhooks` against a real Dunlin and the backend that it is measured with, which Go's compiler makes.
 
-mod kit;
-
 use std::path::PathBuf;
 use std::process::Command;
 
+use dunlin_testkit::{Addresses, server_beside};
 use serde_json::Value;
+
+use crate::BENCH;
 
 #[test]
 fn every_event_reaches_the_backend_once_and_other_clients_get_their_messages() {
@@ -20,10 +21,10 @@ fn every_event_reaches_the_backend_once_and_other_clients_get_their_messages() {
         .status();
     assert!(built.is_ok_and(|status| status.success()), "go builds the receiver: scripts/packages");
 
-    let dunlin = env!("CARGO_BIN_EXE_dunlin");
-    let at = kit::Addresses::new();
-    let output = Command::new(dunlin)
-        .args(["bench", "webhooks", "--program", dunlin, "--receiver"])
+    let dunlin = server_beside(BENCH);
+    let at = Addresses::new();
+    let output = Command::new(BENCH)
+        .args(["webhooks", "--program", &dunlin, "--receiver"])
         .arg(&receiver)
         .args(["--receiver-addr", &at.extra.to_string(), "--admin", &at.admin.to_string()])
         .args(["--url", &format!("ws://{}/connection/websocket", at.client)])

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Comparison;
-use super::program::{SERVER, own_words, run_http, serve};
+use super::program::{SERVER, own_program, run_http, serve};
 use crate::http::HttpReport;
 use crate::{Error, ExitStatus, Process, say};
 
@@ -29,10 +29,11 @@ struct ModesReport {
 pub(super) fn run(options: &Comparison) -> Result<ExitStatus, Error> {
     let requests = options.requests.unwrap_or(10_000);
     let _server = serve(options, "")?;
-    let words = own_words()?.join(" ");
+    let program = own_program()?;
     let (mut distances, mut clean) = (Vec::new(), true);
     for rtt_ms in ROUND_TRIPS_MS {
-        let command = format!("{words} delay --listen {PROXY} --to {SERVER} --rtt {rtt_ms}ms");
+        let command =
+            format!("{} delay --listen {PROXY} --to {SERVER} --rtt {rtt_ms}ms", program.display());
         let _proxy = Process::start(&command, &[options.server_core], PROXY, None)?;
         say(format!("{rtt_ms} ms there and back"));
         let (connections, seconds) = (options.connections, MODE_TIME.as_secs());

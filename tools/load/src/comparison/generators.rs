@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::Comparison;
-use super::program::{SERVER, own_words, run as start, serve};
+use super::program::{SERVER, own_program, run as start, serve};
 use crate::figures::median;
 use crate::installed::{find, version};
 use crate::{Error, ExitStatus, Process, Progress, Scratch, say};
@@ -17,8 +17,6 @@ struct Generator {
     name: &'static str,
     version: Option<String>,
     program: PathBuf,
-    /// Arguments that precede those of a run.
-    words: Vec<String>,
     pipelines: bool,
 }
 
@@ -112,20 +110,12 @@ fn generators(options: &Comparison) -> Result<(Vec<Generator>, Vec<String>), Err
                 name,
                 version: version(&program, if name == "wrk" { "-v" } else { "--version" }),
                 program,
-                words: Vec::new(),
                 pipelines,
             }),
             None => missing.push(name.to_owned()),
         }
     }
-    let words = own_words()?;
-    found.push(Generator {
-        name: OURS,
-        version: None,
-        program: PathBuf::from(&words[0]),
-        words: words[1..].to_vec(),
-        pipelines: true,
-    });
+    found.push(Generator { name: OURS, version: None, program: own_program()?, pipelines: true });
     for name in &missing {
         say(format!("{name} is not installed; scripts/bench/setup brings it"));
     }
@@ -158,8 +148,7 @@ impl Generator {
             "oha" => format!("-z {seconds}s -c {connections} --no-tui --output-format json {url}"),
             _ => format!("http {url} -c {connections} -p {depth} -d {seconds}s --json"),
         };
-        let words = line.split_whitespace().map(str::to_owned);
-        Ok(self.words.iter().cloned().chain(words).collect())
+        Ok(line.split_whitespace().map(str::to_owned).collect())
     }
 
     /// Parses the requests per second that the generator reports.
@@ -198,13 +187,7 @@ mod tests {
     use super::*;
 
     fn rate(name: &'static str, output: &str) -> Result<f64, Error> {
-        let generator = Generator {
-            name,
-            version: None,
-            program: PathBuf::new(),
-            words: Vec::new(),
-            pipelines: true,
-        };
+        let generator = Generator { name, version: None, program: PathBuf::new(), pipelines: true };
         generator.rate(output)
     }
 

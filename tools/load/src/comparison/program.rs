@@ -1,7 +1,7 @@
 //! Starts the programs of a comparison: this one, as server and as generator, and other generators.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -13,19 +13,14 @@ use crate::{Context, Error, Process};
 pub(super) const SERVER: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8395);
 
-/// Returns the command that starts this program's benchmarks: `dunlin bench`, or the example `dunlin-bench`.
-pub(super) fn own_words() -> Result<Vec<String>, Error> {
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
-    let alone = program.file_stem().is_some_and(|name| name == "dunlin-bench");
-    let mut words = vec![program.display().to_string()];
-    words.extend((!alone).then(|| "bench".to_owned()));
-    Ok(words)
+/// The path of this program, `dunlin-bench`.
+pub(super) fn own_program() -> Result<PathBuf, Error> {
+    std::env::current_exe().context("cannot find the path of this program")
 }
 
 /// Starts `bench serve` on the server's core, with `more` appended to its options.
 pub(super) fn serve(options: &Comparison, more: &str) -> Result<Process, Error> {
-    let words = own_words()?.join(" ");
-    let command = format!("{words} serve --listen {SERVER} {more}");
+    let command = format!("{} serve --listen {SERVER} {more}", own_program()?.display());
     Process::start(&command, &[options.server_core], SERVER, None)
 }
 
@@ -62,11 +57,9 @@ pub(super) fn run(program: &Path, arguments: &[String]) -> Result<Run, Error> {
 
 /// Runs `bench http` of this program, and reads the JSON of its last line.
 pub(super) fn run_http<T: DeserializeOwned>(arguments: &str) -> Result<T, Error> {
-    let words = own_words()?;
     let line = format!("http {arguments} --json");
-    let mut all: Vec<String> = words[1..].to_vec();
-    all.extend(line.split_whitespace().map(str::to_owned));
-    let run = run(Path::new(&words[0]), &all)?;
+    let all: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let run = run(&own_program()?, &all)?;
     let line = run.output.lines().last().unwrap_or_default();
     serde_json::from_str(line)
         .map_err(|error| Error::new(format!("{} printed no result: {error}", all.join(" "))))

@@ -8,8 +8,8 @@ use dunlin_load::figures::group;
 use dunlin_simulate::apns::Behaviour;
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, other, row, run};
-use crate::apns::bench::load::Target;
-use crate::apns::bench::peers::{Ask, IN_FLIGHT, h2load};
+use crate::apns::load::Target;
+use crate::apns::peers::{Ask, IN_FLIGHT, h2load};
 use crate::error::CliError;
 
 pub(super) fn cpu(bench: &Bench, show: Show<'_>) -> Result<Vec<Row>, CliError> {

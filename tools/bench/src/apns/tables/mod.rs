@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_bench::{PushRow as Row, PushTable as Table};
+use crate::pushes::{PushRow as Row, PushTable as Table};
 use dunlin_push::{Connections, Outcome, SenderMetrics};
 use dunlin_simulate::apns::{Behaviour, Config, Simulator, SlowDown};
 

@@ -6,7 +6,7 @@ use dunlin_push::{Connections, results};
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Bench, Load, Row, Show, World, load, row, run};
-use crate::apns::bench::load::{payload, push, sender};
+use crate::apns::load::{payload, push, sender};
 use crate::error::CliError;
 
 /// Pushes that the hand-tuned caller keeps in flight.

@@ -7,7 +7,7 @@ use dunlin_push::Connections;
 use dunlin_simulate::apns::{AnswerTime, Behaviour, Drift, GoAway, PeriodicDelay};
 
 use super::{Bench, Load, Row, Show, WINDOW_LARGE, World, load, row, run};
-use crate::apns::bench::peers::{Ask, h2load_for};
+use crate::apns::peers::{Ask, h2load_for};
 use crate::error::CliError;
 
 /// Least share of the best peer's rate.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use dunlin_simulate::apns::{Behaviour, WindowReturn};
 
 use super::{Bench, Row, STREAMS, Show, WINDOW, WINDOW_LARGE, World, load, other, row};
-use crate::apns::bench::load::{Measured, Target, run};
-use crate::apns::bench::peers::{Ask, IN_FLIGHT};
+use crate::apns::load::{Measured, Target, run};
+use crate::apns::peers::{Ask, IN_FLIGHT};
 use crate::error::CliError;
 
 const RTTS_MS: [u64; 2] = [50, 250];

@@ -4,11 +4,15 @@
 
 use std::process::Command;
 
+use dunlin_testkit::server_beside;
+
+const BENCH: &str = env!("CARGO_BIN_EXE_dunlin-bench");
+
 /// A small run with these options, in which nothing may be wrong.
 fn run(options: &[&str]) {
-    let dunlin = env!("CARGO_BIN_EXE_dunlin");
-    let output = Command::new(dunlin)
-        .args(["bench", "chaos", "--program", dunlin, "--clients", "60", "--channels", "20"])
+    let dunlin = server_beside(BENCH);
+    let output = Command::new(BENCH)
+        .args(["chaos", "--program", &dunlin, "--clients", "60", "--channels", "20"])
         .args(["--polls", "12", "--streams", "12", "--rate", "40", "--stay", "2s", "--pause", "1s"])
         .args(options)
         .output()
