@@ -14,9 +14,8 @@ use super::response::check_commands;
 /// The body of `POST /api/batch`.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
-    /// The commands in order. The error of an invalid command does not affect the others.
-    pub(crate) commands: Vec<Result<Request<'a>, ApiError>>,
-    /// The text of each command, for a caller that parses it again later with [`Batch::command`].
+    /// The texts of the commands in order, each to be read with [`Batch::command`] when it begins, so that a large batch costs a
+    /// turn of the loop no more than the commands that begin in it.
     pub(crate) texts: Vec<&'a [u8]>,
     /// Whether the commands may run in any order. Otherwise each begins when the one before it has ended.
     pub(crate) parallel: bool,
@@ -35,18 +34,25 @@ impl<'a> Batch<'a> {
     /// Reads the body.
     ///
     /// # Errors
-    /// "bad request" if the body is not a batch, "limit exceeded" if it has more than `commands_max` commands. An invalid
-    /// command is an `Err` in [`Batch::commands`] instead.
+    /// "bad request" if the body is not a batch, "limit exceeded" if it has more than `commands_max` commands. What a command says
+    /// is not looked at.
     pub(crate) fn parse(body: &'a [u8], commands_max: usize) -> Result<Batch<'a>, ApiError> {
         if body.trim_ascii().is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
         }
         let body: BatchParams<'a> = json::from_slice(body)?;
         check_commands(body.commands.len(), commands_max)?;
-        let texts: Vec<_> = body.commands.iter().map(|raw| raw.get().as_bytes()).collect();
-        let commands =
-            texts.iter().enumerate().map(|(at, text)| Batch::command(at, text)).collect();
-        Ok(Batch { commands, texts, parallel: body.parallel })
+        let texts = body.commands.iter().map(|raw| raw.get().as_bytes()).collect();
+        Ok(Batch { texts, parallel: body.parallel })
+    }
+
+    /// How many leading commands may begin before the earlier ones are answered. Those of a channel reach its home worker in
+    /// order; one about users goes to all workers, and waits.
+    pub(crate) fn at_once(&self) -> usize {
+        match self.parallel {
+            true => self.texts.len(),
+            false => self.texts.iter().take_while(|text| is_of_channel(text)).count(),
+        }
     }
 
     /// Reads the command at index `at` of a batch.
@@ -66,6 +72,22 @@ impl<'a> Batch<'a> {
         Request::parse(method, body.get().as_bytes())
             .map_err(|error| located(at, method.name(), error))
     }
+}
+
+/// Whether a command is certainly for the home worker of its channel, by the beginning of its text. A null member is none.
+fn is_of_channel(text: &[u8]) -> bool {
+    let method = || {
+        let rest = after(text, b'{')?.strip_prefix(b"\"")?;
+        let end = rest.iter().position(|&byte| byte == b'"')?;
+        let method = Method::of(std::str::from_utf8(&rest[..end]).ok()?)?;
+        (after(&rest[end + 1..], b':')?.first() == Some(&b'{')).then_some(method)
+    };
+    method().is_some_and(|method| !method.is_of_all_workers())
+}
+
+/// Returns what follows a mark and the space around it.
+fn after(text: &[u8], mark: u8) -> Option<&[u8]> {
+    Some(text.trim_ascii_start().strip_prefix(&[mark])?.trim_ascii_start())
 }
 
 /// Adds the index and method of its command to an error.

@@ -7,7 +7,7 @@ use dunlin_protocol::json::{self, Pairs};
 use serde_json::value::RawValue;
 
 use super::batch::Batch;
-use super::error::ApiError;
+use super::error::{ApiError, ApiErrorCode};
 use super::member::{Members, members, members_within};
 use super::method::Method;
 use super::request::Request;
@@ -19,21 +19,31 @@ const NAME_BYTES_MAX: usize = 64;
 /// affect other sessions.
 const OF_WHOM: [&str; 2] = ["label_filter", "all_users"];
 
-/// Reads the request of one call.
+/// The members of a batch.
+const BATCH: Members = &["commands", "parallel"];
+
+/// Reads one request, batch, or command of a batch.
 ///
-/// A body whose members are all known is parsed once. Only a rejected body is searched for unknown members, and parsed
-/// again without them.
+/// A text whose members are all known is parsed once. Only a rejected one is searched for unknown members, and parsed again
+/// without them.
 #[derive(Debug, Default)]
 pub(crate) struct LenientReader {
     strict: bool,
     without: OnceCell<KnownFields>,
 }
 
-/// A body without unknown members, and the paths of the removed ones.
+/// The paths of members that a call ignored: the first of them, and how many they are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnknownFields {
+    paths: Vec<String>,
+    count: usize,
+}
+
+/// A text without unknown members, and those that it had.
 #[derive(Debug, Default)]
 struct KnownFields {
     body: Vec<u8>,
-    unknown: Vec<String>,
+    unknown: UnknownFields,
 }
 
 impl LenientReader {
@@ -58,10 +68,10 @@ impl LenientReader {
         let Some(known) = self.without(|known| known.object(members(method), "", body)) else {
             return Err(refused);
         };
-        Request::parse(method, &known.body).map_err(|error| known.named_in(error))
+        Request::parse(method, &known.body).map_err(|error| known.unknown.named_in(error))
     }
 
-    /// Reads the body of `POST /api/batch`.
+    /// Reads the body of `POST /api/batch`, whose commands are then read one by one with [`LenientReader::command`].
     ///
     /// # Errors
     /// As [`Batch::parse`].
@@ -70,26 +80,42 @@ impl LenientReader {
         body: &'a [u8],
         commands_max: usize,
     ) -> Result<Batch<'a>, ApiError> {
-        let batch = Batch::parse(body, commands_max);
-        let is_right = batch.as_ref().is_ok_and(|batch| batch.commands.iter().all(Result::is_ok));
-        if self.strict || is_right {
-            return batch;
-        }
-        match self.without(|known| known.batch(body)) {
-            Some(known) => {
-                Batch::parse(&known.body, commands_max).map_err(|error| known.named_in(error))
-            }
-            None => batch,
+        let refused = match Batch::parse(body, commands_max) {
+            // One that is too long is not read again.
+            Err(error) if !self.strict && error.code == ApiErrorCode::BadRequest as u32 => error,
+            batch => return batch,
+        };
+        let Some(known) = self.without(|known| known.object(BATCH, "", body)) else {
+            return Err(refused);
+        };
+        Batch::parse(&known.body, commands_max).map_err(|error| known.unknown.named_in(error))
+    }
+
+    /// Reads the command at index `at` of a batch.
+    ///
+    /// # Errors
+    /// As [`Batch::command`].
+    pub(crate) fn command<'a>(
+        &'a self,
+        at: usize,
+        text: &'a [u8],
+    ) -> Result<Request<'a>, ApiError> {
+        let refused = match Batch::command(at, text) {
+            Err(error) if !self.strict => error,
+            command => return command,
+        };
+        match self.without(|known| known.command(at, text)) {
+            Some(known) => Batch::command(at, &known.body),
+            None => Err(refused),
         }
     }
 
-    /// Returns the `Warning` header of the response (RFC 9111 §5.5 made it obsolete without a replacement).
-    pub(crate) fn warning(&self) -> Option<Box<str>> {
-        let known = self.without.get().filter(|known| !known.unknown.is_empty())?;
-        Some(format!("299 - \"ignored unknown fields: {}\"", known.names()).into())
+    /// Returns the members that were removed from what was read.
+    pub(crate) fn into_unknown(self) -> UnknownFields {
+        self.without.into_inner().unwrap_or_default().unknown
     }
 
-    /// Returns the body without its unknown members. `None` if it has none, or if `take_out` fails.
+    /// Returns the text without its unknown members. `None` if it has none, or if `take_out` fails.
     fn without(
         &self,
         take_out: impl FnOnce(&mut KnownFields) -> Option<()>,
@@ -101,7 +127,7 @@ impl LenientReader {
                 None => KnownFields::default(),
             }
         });
-        (!known.unknown.is_empty()).then_some(known)
+        (known.unknown.count > 0).then_some(known)
     }
 }
 
@@ -131,46 +157,9 @@ impl KnownFields {
         Some(())
     }
 
-    /// Writes a batch. An element that is not a valid command is copied unchanged, so that parsing reports its error.
-    fn batch(&mut self, text: &[u8]) -> Option<()> {
-        let given: Pairs<'_, &RawValue> = json::from_slice(text).ok()?;
-        self.body.push(b'{');
-        for (name, value) in given.iter() {
-            match name {
-                "commands" => {
-                    let commands: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
-                    self.key(name);
-                    self.body.push(b'[');
-                    for (at, command) in commands.iter().enumerate() {
-                        if at > 0 {
-                            self.body.push(b',');
-                        }
-                        self.command(at, command.get());
-                    }
-                    self.body.push(b']');
-                }
-                "parallel" => {
-                    self.key(name);
-                    self.body.extend_from_slice(value.get().as_bytes());
-                }
-                name => self.unknown.push(name.to_owned()),
-            }
-        }
-        self.body.push(b'}');
-        Some(())
-    }
-
-    fn command(&mut self, at: usize, text: &str) {
-        let (from, unknown) = (self.body.len(), self.unknown.len());
-        if self.known_command(at, text).is_none() {
-            self.body.truncate(from);
-            self.unknown.truncate(unknown);
-            self.body.extend_from_slice(text.as_bytes());
-        }
-    }
-
-    fn known_command(&mut self, at: usize, text: &str) -> Option<()> {
-        let named: Pairs<'_, &RawValue> = json::from_slice(text.as_bytes()).ok()?;
+    /// Writes the command at index `at` of a batch.
+    fn command(&mut self, at: usize, text: &[u8]) -> Option<()> {
+        let named: Pairs<'_, &RawValue> = json::from_slice(text).ok()?;
         self.body.push(b'{');
         for (name, request) in named.iter() {
             self.key(name);
@@ -193,10 +182,31 @@ impl KnownFields {
         json::write_string(&mut self.body, name);
         self.body.push(b':');
     }
+}
+
+impl UnknownFields {
+    fn push(&mut self, path: String) {
+        self.count += 1;
+        if self.paths.len() < NAMES_MAX {
+            self.paths.push(path);
+        }
+    }
+
+    /// Adds those of a further command.
+    pub(crate) fn append(&mut self, more: UnknownFields) {
+        self.count += more.count;
+        self.paths.extend(more.paths);
+        self.paths.truncate(NAMES_MAX);
+    }
+
+    /// Returns the `Warning` header of the response (RFC 9111 §5.5 made it obsolete without a replacement).
+    pub(crate) fn warning(&self) -> Option<String> {
+        (self.count > 0).then(|| format!("299 - \"ignored unknown fields: {}\"", self.names()))
+    }
 
     fn names(&self) -> String {
         let mut names = String::new();
-        for (at, path) in self.unknown.iter().take(NAMES_MAX).enumerate() {
+        for (at, path) in self.paths.iter().enumerate() {
             let separator = if at > 0 { ", " } else { "" };
             let path = &path[..path.floor_char_boundary(NAME_BYTES_MAX)];
             // Replaces characters that a quoted string of a header cannot contain; libraries do not send such names.
@@ -204,7 +214,7 @@ impl KnownFields {
             names.push_str(separator);
             names.extend(path.chars().map(|c| if is_plain(c) { c } else { '?' }));
         }
-        let more = self.unknown.len().saturating_sub(NAMES_MAX);
+        let more = self.count - self.paths.len();
         if more > 0 {
             let _ = write!(names, " and {more} more");
         }

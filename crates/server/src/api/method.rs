@@ -78,6 +78,31 @@ pub(super) fn unknown(name: &str) -> ApiError {
 }
 
 impl Method {
+    /// Whether a command goes to all workers rather than to the home worker of its channel, so that its effect may be seen before
+    /// that of a command of a channel which came first.
+    pub(super) fn is_of_all_workers(self) -> bool {
+        match self {
+            Method::Publish
+            | Method::Broadcast
+            | Method::Send
+            | Method::Presence
+            | Method::PresenceStats
+            | Method::History
+            | Method::HistoryRemove => false,
+            Method::Subscribe
+            | Method::Unsubscribe
+            | Method::Disconnect
+            | Method::Refresh
+            | Method::RevokeToken
+            | Method::InvalidateUserTokens
+            | Method::BlockUser
+            | Method::UnblockUser
+            | Method::Connections
+            | Method::Channels
+            | Method::Info => true,
+        }
+    }
+
     /// Returns the method with this name.
     ///
     /// # Errors

@@ -29,13 +29,12 @@ pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod scope;
 
-pub(crate) use batch::Batch;
 pub(crate) use body::label_filter;
 pub(crate) use error::{ApiError, ApiErrorCode, NodesAsked};
 pub(crate) use forward::AboutUser;
 pub(crate) use key::presented_key;
 pub(crate) use legacy::LegacyCommand;
-pub(crate) use lenient::LenientReader;
+pub(crate) use lenient::{LenientReader, UnknownFields};
 pub(crate) use method::Method;
 pub(crate) use request::Request;
 pub(crate) use response::{

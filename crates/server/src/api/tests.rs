@@ -9,6 +9,7 @@ use dunlin_hub::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::batch::Batch;
 use super::request::{PublishParams, Target};
 use super::*;
 
@@ -173,7 +174,10 @@ fn what_a_newer_library_says_is_ignored_and_named() {
     let Ok(Request::Publish(publish)) = lenient.request(Method::Publish, body) else { panic!() };
     assert_eq!((&*publish.channel, publish.message.data.as_bytes()), ("a", &b"{\"x\":1}"[..]));
     assert_eq!(publish.message.tags.len(), 1);
-    assert_eq!(lenient.warning().as_deref(), Some("299 - \"ignored unknown fields: zstd\""));
+    assert_eq!(
+        lenient.into_unknown().warning().as_deref(),
+        Some("299 - \"ignored unknown fields: zstd\"")
+    );
 
     let nested = br#"{"user":"u","channel":"a","recover_since":{"offset":7,"epoch":"A","node":1},
         "override":{"presence":{"value":true,"why":0},"color":{"value":true}},"data":{"any":{"thing":1}}}"#;
@@ -183,7 +187,7 @@ fn what_a_newer_library_says_is_ignored_and_named() {
     };
     assert_eq!(request.recover_since, Some(position(7, 10)));
     assert_eq!(request.options.presence, Some(true));
-    let warning = lenient.warning().unwrap();
+    let warning = lenient.into_unknown().warning().unwrap();
     let named = "recover_since.node, override.presence.why, override.color";
     assert_eq!(&*warning, format!("299 - \"ignored unknown fields: {named}\""));
 
@@ -197,7 +201,7 @@ fn what_a_newer_library_says_is_ignored_and_named() {
     let strict = LenientReader::new(true);
     let error = strict.request(Method::Publish, body).unwrap_err();
     assert!(error.message.contains("zstd: unknown field `zstd`"), "{error}");
-    assert_eq!(strict.warning(), None);
+    assert_eq!(strict.into_unknown().warning(), None);
 }
 
 #[test]
@@ -207,12 +211,22 @@ fn a_batch_ignores_what_its_commands_do_not_know() {
     let lenient = LenientReader::default();
     let batch = lenient.batch(body, usize::MAX).unwrap();
     assert!(batch.parallel);
-    let is_right: Vec<bool> = batch.commands.iter().map(Result::is_ok).collect();
+    let mut unknown = UnknownFields::default();
+    let outcome: Vec<_> = (batch.texts.iter().enumerate())
+        .map(|(at, text)| {
+            let reader = LenientReader::default();
+            let error = reader.command(at, text).err().map(|error| error.message.into_owned());
+            unknown.append(reader.into_unknown());
+            error
+        })
+        .collect();
+    let is_right: Vec<bool> = outcome.iter().map(Option::is_none).collect();
     assert_eq!(is_right, [true, false, false, false, true]);
-    let error = batch.commands[1].as_ref().unwrap_err();
-    assert_eq!(error.message, "bad request: commands[1].publish: channel: is missing or empty");
+    let error = outcome[1].as_deref();
+    assert_eq!(error, Some("bad request: commands[1].publish: channel: is missing or empty"));
+    unknown.append(lenient.into_unknown());
     let named = "commands[0].publish.b, commands[1].publish.c, commands[4].info.e, atomic";
-    let warning = lenient.warning().unwrap();
+    let warning = unknown.warning().unwrap();
     assert_eq!(&*warning, format!("299 - \"ignored unknown fields: {named}\""));
     assert!(LenientReader::new(true).batch(body, usize::MAX).is_err());
 }
@@ -224,7 +238,7 @@ fn a_warning_is_a_header_whatever_the_names_are() {
     let body = format!("{{\"channel\":\"a\",\"data\":1{members}}}");
     let lenient = LenientReader::default();
     lenient.request(Method::Publish, body.as_bytes()).unwrap();
-    let warning = lenient.warning().unwrap();
+    let warning = lenient.into_unknown().warning().unwrap();
     assert!(warning.len() < 1024 && warning.ends_with(" and 92 more\""), "{warning}");
     assert!(warning.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()), "{warning}");
     assert_eq!(warning.matches('"').count(), 2);
@@ -320,9 +334,10 @@ fn cent_batches() {
     let body = br#"{"commands":[{"publish":{"channel":"a","data":1}},{"history":{"channel":"a","limit":1}}],"parallel":false}"#;
     let batch = Batch::parse(body, usize::MAX).unwrap();
     assert!(!batch.parallel);
-    let methods: Vec<_> =
-        batch.commands.iter().map(|command| command.as_ref().unwrap().method().name()).collect();
+    let commands = batch.texts.iter().enumerate().map(|(at, text)| Batch::command(at, text));
+    let methods: Vec<_> = commands.map(|command| command.unwrap().method().name()).collect();
     assert_eq!(methods, ["publish", "history"]);
+    assert_eq!(batch.at_once(), 2);
 }
 
 #[test]
@@ -332,9 +347,10 @@ fn one_wrong_command_of_a_batch_disturbs_no_other() {
     let batch = Batch::parse(body, usize::MAX).unwrap();
     assert!(batch.parallel);
     let reported: Vec<_> = batch
-        .commands
+        .texts
         .iter()
-        .map(|command| match command {
+        .enumerate()
+        .map(|(at, text)| match Batch::command(at, text) {
             Ok(request) => request.method().name().to_owned(),
             Err(error) => error.to_string(),
         })
@@ -356,6 +372,31 @@ fn one_wrong_command_of_a_batch_disturbs_no_other() {
     assert_eq!(reported[5], reported[4].replace('4', "5"));
     assert_eq!(reported[6], "info");
     assert_eq!(reported[7], reported[4].replace('4', "7"));
+}
+
+/// A command about users goes to all workers; in the order of the batch it waits until those before it are answered.
+#[test]
+fn commands_begin_at_once_up_to_the_first_one_about_users() {
+    let at_once = |commands: &str| {
+        let body = format!(r#"{{"commands":[{commands}]}}"#);
+        Batch::parse(body.as_bytes(), usize::MAX).unwrap().at_once()
+    };
+    let of_channel = r#" { "publish" :{}},{"history":{}}"#;
+    assert_eq!(at_once(of_channel), 2);
+    for about_users in [
+        r#"{"disconnect":{"user":"1"}}"#,
+        r#"{"publish":null,"disconnect":{}}"#,
+        r#"{"publi\u0073h":{}}"#,
+        "{}",
+        "7",
+    ] {
+        assert_eq!(
+            at_once(&format!("{of_channel},{about_users},{of_channel}")),
+            2,
+            "{about_users}"
+        );
+    }
+    assert_eq!(at_once(r#"{"unblock_user":{}}"#), 0);
 }
 
 #[test]

@@ -10,15 +10,16 @@ use super::api_turns::BEHIND_MS_MAX;
 use super::connect::VERSION;
 use super::link::Link;
 use super::parts::{
-    BroadcastRest, CallForm, CallId, CommandPlace, CommandSlot, KeyScope, NewCall, Pending,
-    RestCommands,
+    BroadcastRest, CallCommands, CallForm, CallId, CommandPlace, CommandSlot, KeyScope, NewCall,
+    Pending, RestCommands,
 };
 use super::reply;
 use super::routes::{method_refused, origin_refused};
 use crate::api::request::{BroadcastRequest, HistoryRequest, PublishParams, SendRequest};
 use crate::api::{
-    ApiError, ApiErrorCode, Batch, CommandResult, LegacyCommand, LenientReader, Method, NodeFacts,
-    OPENAPI, Request, check_channels, commands_max, presented_key, scope, write_response,
+    ApiError, ApiErrorCode, CommandResult, LegacyCommand, LenientReader, Method, NodeFacts,
+    OPENAPI, Request, UnknownFields, check_channels, commands_max, presented_key, scope,
+    write_response,
 };
 use crate::auth::revocation::Revocation;
 use crate::limits::budget::{Rates, Work};
@@ -163,12 +164,11 @@ impl Worker<'_> {
         let lenient = self.lenient();
         let command = lenient.request(method, request.body);
         let commands = vec![CommandSlot::new(Some(method), 0)];
-        let call = self.api_calls.open(NewCall {
-            warning: lenient.warning(),
-            ..new_call(conn, request, scope, CallForm::Single, commands)
-        });
+        let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Single, commands));
         self.api_calls.begin_next(call);
         self.execute(cx, call, 0, command);
+        let place = CommandPlace { call, at: 0, part: None };
+        self.api_calls.handle_read(place, None, lenient.into_unknown());
         self.drain_events(cx);
         if !self.goes_on(conn, Work::default()) {
             self.hold(call, cx.now_ms(), None);
@@ -176,7 +176,7 @@ impl Worker<'_> {
         self.pause(cx, call);
     }
 
-    fn lenient(&self) -> LenientReader {
+    pub(super) fn lenient(&self) -> LenientReader {
         LenientReader::new(self.settings.config.api.strict)
     }
 
@@ -195,7 +195,7 @@ impl Worker<'_> {
     ) {
         let slots = commands.iter().map(|c| CommandSlot::new(c.method(), c.id)).collect();
         let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Legacy, slots));
-        let begun = self.give_out(cx, conn, call, |at| commands[at as usize].request());
+        let begun = self.give_out(cx, conn, call, CallCommands::Legacy(&commands));
         if begun < commands.len() {
             self.keep(call, RestCommands::Legacy(commands));
         }
@@ -211,21 +211,17 @@ impl Worker<'_> {
     ) -> Result<(), ApiError> {
         let lenient = self.lenient();
         let batch = lenient.batch(request.body, self.commands_max())?;
-        let method =
-            |command: &Result<Request<'_>, ApiError>| command.as_ref().ok().map(Request::method);
-        let slots = batch.commands.iter().map(|c| CommandSlot::new(method(c), 0)).collect();
-        let at_once = if batch.parallel { batch.commands.len() } else { in_order(&batch) };
+        let slots = batch.texts.iter().map(|_| CommandSlot::new(None, 0)).collect();
         let call = self.api_calls.open(NewCall {
-            at_once,
-            warning: lenient.warning(),
+            at_once: batch.at_once(),
             ..new_call(conn, request, scope, CallForm::Batch, slots)
         });
-        let mut commands = batch.commands.into_iter();
-        let next = |_| commands.next().unwrap_or_else(|| Err(ApiErrorCode::Internal.into()));
-        let begun = self.give_out(cx, conn, call, next);
+        let begun = self.give_out(cx, conn, call, CallCommands::Batch(&batch.texts));
         if begun < batch.texts.len() {
             self.keep(call, RestCommands::batch(begun, &batch.texts[begun..]));
         }
+        let place = CommandPlace { call, at: 0, part: None };
+        self.api_calls.handle_read(place, None, lenient.into_unknown());
         self.pause(cx, call);
         Ok(())
     }
@@ -575,7 +571,7 @@ impl Worker<'_> {
             };
             let conn = answered.conn;
             let answered_for_cluster = answered.cluster_request();
-            let (warning, then) = (answered.warning.take(), answered.then.take());
+            let (warning, then) = (answered.unknown.warning(), answered.then.take());
             let bytes_max = self.settings.config.limits.answer_bytes_max;
             let budget = answered.budget;
             let (status, body) = answered.encode(&facts, bytes_max);
@@ -614,7 +610,7 @@ fn new_call(
         scope,
         commands,
         at_once: usize::MAX,
-        warning: None,
+        unknown: UnknownFields::default(),
         pusher: None,
         then: None,
     }
@@ -629,26 +625,4 @@ fn is_push(method: &str) -> bool {
 pub(super) fn errors_as_status(request: &http::RequestHead<'_>) -> bool {
     let mode = request.headers.get_str("X-Centrifugo-Error-Mode");
     mode.is_some_and(|mode| mode.eq_ignore_ascii_case("transport"))
-}
-
-/// The number of leading commands that can be started at once without one observing the effect of a later one. Commands of a
-/// channel reach its home worker in order, so only commands about users, which go to all workers, must be waited for.
-fn in_order(batch: &Batch<'_>) -> usize {
-    let about_users = |command: &Result<Request<'_>, ApiError>| {
-        matches!(
-            command,
-            Ok(Request::Subscribe(_)
-                | Request::Unsubscribe(_)
-                | Request::Disconnect(_)
-                | Request::Refresh(_)
-                | Request::RevokeToken(_)
-                | Request::InvalidateUserTokens(_)
-                | Request::BlockUser(_)
-                | Request::UnblockUser(_)
-                | Request::Connections(_)
-                | Request::Channels(_)
-                | Request::Info)
-        )
-    };
-    batch.commands.iter().position(about_users).unwrap_or(batch.commands.len())
 }

@@ -6,9 +6,9 @@ use dunlin_net::{ConnId, Context};
 
 use super::Worker;
 use super::link::Link;
-use super::parts::{BroadcastRest, CallId, CommandPlace, RestCommands};
+use super::parts::{BroadcastRest, CallCommands, CallId, CommandPlace, RestCommands};
 use super::timer::Timer;
-use crate::api::{ApiError, Request};
+use crate::api::Request;
 use crate::limits::budget::{BudgetKey, Rates, Work};
 use crate::metrics::Metric;
 
@@ -22,15 +22,17 @@ const CALL_WAIT_MS_MAX: u64 = 10_000;
 impl Worker<'_> {
     /// Starts commands of a call until one must wait or the turn's share is used. Returns the number of commands of the call that
     /// have started.
-    pub(super) fn give_out<'r>(
+    pub(super) fn give_out(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
         call: CallId,
-        mut command: impl FnMut(u32) -> Result<Request<'r>, ApiError>,
+        commands: CallCommands<'_>,
     ) -> usize {
         while let Some(at) = self.api_calls.begin_next(call) {
-            let command = command(at);
+            let reader = self.lenient();
+            let command = commands.read(&reader, at);
+            let method = command.as_ref().ok().map(Request::method);
             let deliveries = match &command {
                 Ok(Request::Publish(of)) => {
                     self.deliveries_to(&of.channel, of.message.data.as_bytes().len())
@@ -38,6 +40,8 @@ impl Worker<'_> {
                 _ => 0,
             };
             self.execute(cx, call, at, command);
+            let place = CommandPlace { call, at, part: None };
+            self.api_calls.handle_read(place, method, reader.into_unknown());
             // Deliver its effects before starting more, so that full outboxes are noticed.
             self.drain_events(cx);
             if self.api_calls.has_broadcast(call)
@@ -70,7 +74,7 @@ impl Worker<'_> {
                 self.continue_broadcast(cx, conn, call, broadcast);
             }
             if !self.api_calls.has_broadcast(call) {
-                self.give_out(cx, conn, call, |at| rest.commands.command(at));
+                self.give_out(cx, conn, call, CallCommands::from(&rest.commands));
             }
             self.keep(call, rest.commands);
             self.pause(cx, call);

@@ -10,10 +10,10 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, CallId, CommandPlace, CommandSlot, NewCall};
 use super::reply::PlainResponse;
-use crate::api::Request;
 use crate::api::request::{
     ChannelRequest, ChannelsRequest, DisconnectRequest, HistoryRequest, Target,
 };
+use crate::api::{Request, UnknownFields};
 use crate::metrics::Metric;
 use crate::pusher::{
     App, Call, CallHead, ChannelAttribute, Plan, PlanStep, PusherError, ResponseShape,
@@ -217,7 +217,7 @@ impl Worker<'_> {
             scope: None,
             commands: (0..commands).map(|_| CommandSlot::new(None, 0)).collect(),
             at_once: usize::MAX,
-            warning: None,
+            unknown: UnknownFields::default(),
             pusher: Some(Box::new(plan)),
             then: None,
         })

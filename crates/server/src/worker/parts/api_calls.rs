@@ -10,8 +10,8 @@ use dunlin_net::ConnId;
 use super::call_rest::{BroadcastRest, CallRest, RestCommands};
 use super::{CommandPlace, FastMap};
 use crate::api::{
-    ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method, NodeFacts, write_batch,
-    write_legacy, write_response,
+    ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method, NodeFacts, UnknownFields,
+    write_batch, write_legacy, write_response,
 };
 use crate::limits::budget::{BudgetKey, Rates};
 use crate::program::OnResponse;
@@ -106,8 +106,8 @@ pub(crate) struct NewCall {
     pub(crate) commands: Vec<CommandSlot>,
     /// How many commands may begin before earlier ones are answered; each later one begins when no answer is outstanding.
     pub(crate) at_once: usize,
-    /// The `Warning` header of the response: see [`LenientReader`](crate::api::LenientReader).
-    pub(crate) warning: Option<Box<str>>,
+    /// Members of the body that were ignored; the response names them.
+    pub(crate) unknown: UnknownFields,
     /// Set for a call of the Pusher protocol's API; encodes the response in place of `form`.
     pub(crate) pusher: Option<Box<Plan>>,
     /// Set for a call of the embedding program; takes the response.
@@ -127,7 +127,7 @@ impl NewCall {
             errors_as_status: false,
             commands: vec![CommandSlot::new(Some(method), 0)],
             at_once: 1,
-            warning: None,
+            unknown: UnknownFields::default(),
             pusher: None,
             then: None,
         }
@@ -173,8 +173,8 @@ pub(crate) struct AnsweredCall {
     form: CallForm,
     errors_as_status: bool,
     commands: Vec<CommandSlot>,
-    /// The `Warning` header of the response.
-    pub(crate) warning: Option<Box<str>>,
+    /// See [`NewCall::unknown`].
+    pub(crate) unknown: UnknownFields,
     /// The budget of the call, if it has one.
     pub(crate) budget: Option<(BudgetKey, Rates)>,
     /// See [`NewCall::pusher`].
@@ -263,6 +263,20 @@ impl ApiCalls {
     /// Returns the method of a command.
     pub(crate) fn method(&self, place: CommandPlace) -> Option<Method> {
         self.calls.get(&place.call)?.new.commands.get(place.at as usize)?.method
+    }
+
+    /// Notes what a command is that was read as it began, and what was ignored in it.
+    pub(crate) fn handle_read(
+        &mut self,
+        place: CommandPlace,
+        method: Option<Method>,
+        unknown: UnknownFields,
+    ) {
+        let Some(call) = self.calls.get_mut(&place.call) else { return };
+        call.new.unknown.append(unknown);
+        if let Some(command) = call.new.commands.get_mut(place.at as usize) {
+            command.method = command.method.or(method);
+        }
     }
 
     /// Whether a call belongs to the Pusher protocol's API.
@@ -466,11 +480,11 @@ impl ApiCalls {
         let call = self.calls.remove(&id)?;
         self.kept.remove(call.budget_key(), call.rest.bytes());
         let NewCall {
-            conn, form, errors_as_status, commands, warning, scope, pusher, then, ..
+            conn, form, errors_as_status, commands, unknown, scope, pusher, then, ..
         } = call.new;
         let budget = scope.and_then(|scope| scope.budget);
         let call =
-            AnsweredCall { conn, form, errors_as_status, commands, warning, budget, pusher, then };
+            AnsweredCall { conn, form, errors_as_status, commands, unknown, budget, pusher, then };
         Some(call)
     }
 

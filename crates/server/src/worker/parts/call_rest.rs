@@ -2,7 +2,7 @@
 
 use dunlin_hub::NewPublication;
 
-use crate::api::{ApiError, ApiErrorCode, Batch, LegacyCommand, Request};
+use crate::api::{ApiError, ApiErrorCode, LegacyCommand, LenientReader, Request};
 
 /// The rest of a call.
 #[derive(Default)]
@@ -21,6 +21,50 @@ pub(crate) enum RestCommands {
     Batch { first: usize, text: Vec<u8>, ends: Vec<usize> },
     /// All commands of the call.
     Legacy(Vec<LegacyCommand>),
+}
+
+/// The commands of a call, each read when it begins.
+#[derive(Clone, Copy)]
+pub(crate) enum CallCommands<'a> {
+    Legacy(&'a [LegacyCommand]),
+    Batch(&'a [&'a [u8]]),
+    /// As [`RestCommands::Batch`].
+    Kept {
+        first: usize,
+        text: &'a [u8],
+        ends: &'a [usize],
+    },
+}
+
+impl<'a> From<&'a RestCommands> for CallCommands<'a> {
+    fn from(kept: &'a RestCommands) -> Self {
+        match kept {
+            RestCommands::None => CallCommands::Batch(&[]),
+            RestCommands::Batch { first, text, ends } => {
+                CallCommands::Kept { first: *first, text, ends }
+            }
+            RestCommands::Legacy(commands) => CallCommands::Legacy(commands),
+        }
+    }
+}
+
+impl CallCommands<'_> {
+    /// Reads the command at this index of the call.
+    pub(crate) fn read<'r>(
+        &'r self,
+        reader: &'r LenientReader,
+        at: u32,
+    ) -> Result<Request<'r>, ApiError> {
+        let at = at as usize;
+        let text = match *self {
+            CallCommands::Legacy(commands) => {
+                return commands.get(at).ok_or(ApiErrorCode::Internal)?.request();
+            }
+            CallCommands::Batch(texts) => texts.get(at).copied(),
+            CallCommands::Kept { first, text, ends } => piece(text, ends, at.wrapping_sub(first)),
+        };
+        reader.command(at, text.ok_or(ApiErrorCode::Internal)?)
+    }
 }
 
 /// The rest of a broadcast.
@@ -45,21 +89,6 @@ impl RestCommands {
         });
         let ends = ends.collect();
         RestCommands::Batch { first, text, ends }
-    }
-
-    /// Returns the command at this index of the call.
-    pub(crate) fn command(&self, at: u32) -> Result<Request<'_>, ApiError> {
-        let at = at as usize;
-        let text = match self {
-            RestCommands::None => None,
-            RestCommands::Legacy(commands) => {
-                return commands.get(at).ok_or(ApiErrorCode::Internal)?.request();
-            }
-            RestCommands::Batch { first, text, ends } => {
-                piece(text.as_slice(), ends, at.wrapping_sub(*first))
-            }
-        };
-        Batch::command(at, text.ok_or(ApiErrorCode::Internal)?)
     }
 }
 
@@ -114,17 +143,20 @@ mod tests {
         let texts = [r#"{"info":{}}"#, r#"{"channels":{"pattern":"a*"}}"#, "{"];
         let texts = texts.map(str::as_bytes);
         let commands = RestCommands::batch(3, &texts);
-        assert!(matches!(commands.command(3), Ok(Request::Info)));
-        let Ok(Request::Channels(channels)) = commands.command(4) else { panic!("the second") };
+        let (kept, reader) = (CallCommands::from(&commands), LenientReader::default());
+        assert!(matches!(kept.read(&reader, 3), Ok(Request::Info)));
+        let Ok(Request::Channels(channels)) = kept.read(&reader, 4) else { panic!("the second") };
         assert_eq!(channels.pattern, "a*");
-        assert!(commands.command(5).is_err(), "malformed");
+        assert!(kept.read(&reader, 5).is_err(), "malformed");
         for at in [0, 2, 6] {
-            assert!(commands.command(at).is_err(), "{at} is done, or none of the call");
+            assert!(kept.read(&reader, at).is_err(), "{at} is done, or none of the call");
         }
         let rest = CallRest { commands, broadcast: None };
         let bytes: usize = texts.iter().map(|text| text.len()).sum();
         assert_eq!(rest.bytes(), bytes + texts.len() * size_of::<usize>());
-        assert!(RestCommands::None.command(0).is_err());
+        assert!(
+            CallCommands::from(&RestCommands::None).read(&LenientReader::default(), 0).is_err()
+        );
     }
 
     #[test]

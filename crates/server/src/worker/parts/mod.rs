@@ -44,7 +44,7 @@ pub(super) use self::api_calls::{ApiCalls, CallForm, CallId, CommandSlot, KeySco
 pub(super) use self::backlogs::{Backlogs, Frames, ONCE_ANSWERED};
 pub(super) use self::budgets::Budgets;
 pub(super) use self::buffer_gate::{BufferGate, BufferHolder};
-pub(super) use self::call_rest::{BroadcastRest, RestCommands};
+pub(super) use self::call_rest::{BroadcastRest, CallCommands, RestCommands};
 pub(super) use self::capability_table::CapabilityTable;
 pub(super) use self::clock::Clock;
 pub(super) use self::connects::{Connected, Connects, NewConnect};

@@ -1,7 +1,8 @@
 use dunlin_hub::{Error, NewPublication};
 
+use super::super::call_rest::CallCommands;
 use super::*;
-use crate::api::Request;
+use crate::api::{LenientReader, Request};
 
 fn conn(number: u64) -> ConnId {
     ConnId::from_u64(number)
@@ -15,7 +16,7 @@ fn new_call(number: u64, form: CallForm, commands: u32, at_once: usize) -> NewCa
         errors_as_status: false,
         commands: (0..commands).map(|id| CommandSlot::new(Some(Method::Publish), id)).collect(),
         at_once,
-        warning: None,
+        unknown: UnknownFields::default(),
         pusher: None,
         then: None,
     }
@@ -120,7 +121,8 @@ fn turn(calls: &mut ApiCalls) -> Vec<String> {
     let (_, rest) = calls.resume(*call).unwrap();
     let mut begun = Vec::new();
     while let Some(at) = calls.begin_next(*call) {
-        let Request::Publish(publish) = rest.commands.command(at).unwrap() else { panic!() };
+        let (commands, reader) = (CallCommands::from(&rest.commands), LenientReader::default());
+        let Request::Publish(publish) = commands.read(&reader, at).unwrap() else { panic!() };
         begun.push(format!("{at}{}", publish.channel));
     }
     assert!(calls.keep(*call, rest.commands, usize::MAX));
