@@ -18,22 +18,33 @@
 //!
 //! # Algorithm
 //!
+//! A delay alone does not say that fewer requests should be in flight. A server whose core is busy answers a little later the
+//! more it has to do, long before more in flight stops to pay; the requests of an increase arrive at once and wait for each
+//! other; a collector of garbage stands in the way. What decides is the *rate*. By Little's law it is the number in flight divided
+//! by the answer time: if the number falls by a fifth, and answers are quicker by less than half of a fifth, a good part of the
+//! rate was lost, and there was no queue worth the name.
+//!
 //! - The limit grows while it binds and there is no delay: threefold per cohort during startup, later by a step that doubles.
-//! - A delay above an eighth of the median answer time may also mean that the service has become slower. So the limit is
-//!   lowered and the next cohort decides. If the delay falls with the limit, there was a queue, and the limit is set so that
-//!   little of it remains. If not, the baseline was out of date: it is replaced, and the limit restored.
+//!   During startup it also grows with a delay, if the last increase paid.
+//! - A delay above a seventh of the median answer time has to last until consecutive cohorts agree. Then the limit is lowered,
+//!   and the next cohorts decide. If answers become quicker about as the number in flight falls, there was a queue, and the
+//!   limit is set to what the same rate needs without it, and a little more. If not, the baseline was out of date: it is
+//!   replaced, and the limit restored.
 //! - At the end of startup, and after any large delay, the limit is halved until answer times stop falling, because the
-//!   baseline itself may include queueing. For the same reason a binding limit is probed from below now and then.
+//!   baseline itself may include queueing. For the same reason a binding limit is probed from below now and then. The limit
+//!   afterwards follows from how much quicker answers became, without a threshold: so there is one state to settle in.
 //! - When the whole machine stalls now and then, all answers are late together, whatever the number in flight. So the
-//!   differences between cohorts at one limit are measured as *noise*; a delay must exceed twice the noise, and a large delay
-//!   is measured a second time, with requests sent after the first measurement.
+//!   differences between cohorts at one limit are measured as *noise*, and a delay must exceed twice the noise.
 //!
 //! # Alternatives considered
 //!
 //! - Rate × shortest round trip (BBR) takes the fastest answer for the round trip of the path: if one answer in twenty takes
 //!   1 ms and the rest 30 ms, a thirtieth of the right number is in flight. With the mean instead of the minimum, a heavy
 //!   tail causes unlimited noise.
-//! - Goodput that stops growing (PCC) needs many answers for each comparison, and is misled by requests that stall.
+//! - Goodput that stops growing (PCC) needs many answers for each comparison, and is misled by requests that stall. Low
+//!   quantiles and Little's law answer the same question from a few hundred.
+//! - A fixed number of queued requests (Vegas, and the limit of that name in Netflix's library) is too few for a core that is
+//!   taken away for milliseconds.
 //! - Gradients of mean times (Netflix's Gradient2, Envoy) lower the limit whenever a service becomes slower. They take the
 //!   time measured at a minimal limit as the reference, which costs throughput at every measurement.
 //! - HTTP/2 PING measures the path without the service, but its answer does not pass through the service's queue.
@@ -42,6 +53,7 @@
 //!   [`Binding::Socket`](super::Binding::Socket).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -57,20 +69,31 @@ const STARTUP_GROWTH: f64 = 3.0;
 const STEP_MIN: f64 = 0.05;
 const STEP_FINE: f64 = 0.1;
 const STEP_MAX: f64 = 1.0;
-/// The share of the median answer time that queueing may take.
-const DELAY_SHARE: f64 = 0.12;
+/// The share of the median answer time that queueing may take: a seventh.
+const DELAY_SHARE: f64 = 1.0 / 7.0;
 /// On paths shorter than this a longer queue is allowed, so that jitter does not leave the connection idle.
 const SHORT: Duration = Duration::from_millis(2);
-/// The limit grows only while the delay is below this share of the allowed delay.
+/// Requests queue if answers take longer by this share of what they would take longer if the rate stayed the same.
+const QUEUED: f64 = 0.5;
+/// Such a share is measured again, over at most so many cohorts.
+const UNCLEAR: Range<f64> = 0.35..0.6;
+const VERIFY_COHORTS: u32 = 2;
+/// With more than this share, requests still queue at the lowered limit.
+const STILL_QUEUED: f64 = 0.8;
+/// The limit grows fast only while the delay is below this share of the allowed delay.
 const NO_DELAY: f64 = 0.7;
-/// Consecutive delayed cohorts before the limit is lowered, unless the delay is large.
-const DELAYED_COHORTS: u32 = 2;
+/// Consecutive delayed cohorts after which the limit is lowered even if answers are still becoming slower.
+const DELAYED_MAX: u32 = 5;
+/// The least growth of the number in flight whose effect can be judged.
+const GROWN: f64 = 1.25;
 /// The allowed delay as a multiple of the noise, and the number of cohorts over which the noise is averaged.
 const NOISE_ALLOWED: f64 = 2.0;
 const NOISE_COHORTS: f64 = 8.0;
 /// Bounds of the number of requests in a cohort.
 const COHORT_MIN: u32 = 16;
 const COHORT_MAX: u32 = 512;
+/// A cohort of a steady limit is spread over so many times the requests in flight, so that no burst is the whole of it.
+const COHORT_WINDOWS: u32 = 2;
 /// The least number in a cohort that decides a [`Phase::Verify`] or [`Phase::Search`], before the clamp.
 const COHORT_TRIAL: f64 = 48.0;
 /// Most cohorts that are being sent or await answers.
@@ -101,6 +124,8 @@ pub struct ConcurrencyLimit {
     /// size are not caused by the number in flight.
     previous: Option<Level>,
     noise: f64,
+    /// The level before the limit was last increased.
+    grown_from: Option<Level>,
     /// The median answer time of the last cohort.
     median: Option<Duration>,
     /// The shortest answer times of the current period and of the one before.
@@ -124,11 +149,15 @@ enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Verify {
     above: Level,
-    delay: f64,
     /// The limit to restore if there was no queue.
     restore: f64,
     /// The limit to set if there was one.
     target: f64,
+    /// The sum of the shares that were found queued, and the number of cohorts it is of.
+    queued: f64,
+    cohorts: u32,
+    /// The baseline is that of the first requests, which were sent at once and queued behind each other.
+    startup: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -150,6 +179,14 @@ struct Level {
     median: f64,
 }
 
+/// How much later answers are than those of the baseline, what is tolerated, and whether the cohort before says the same.
+#[derive(Clone, Copy, Debug)]
+struct Delay {
+    delay: f64,
+    allowed: f64,
+    lasting: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Fallen {
     quicker: f64,
@@ -163,6 +200,10 @@ const SHARES: [f64; 5] = [0.05, 0.1, 0.2, 0.3, 0.5];
 struct Cohort {
     id: u32,
     size: u32,
+    /// One request in so many is a member.
+    stride: u32,
+    /// Requests since the cohort began, members or not.
+    passed: u32,
     sent: u32,
     begun_at: Instant,
     closed_at: Option<Instant>,
@@ -203,6 +244,7 @@ impl ConcurrencyLimit {
             probed_cohorts: 0,
             previous: None,
             noise: 0.0,
+            grown_from: None,
             median: None,
             shortest: None,
             shortest_before: None,
@@ -240,15 +282,18 @@ impl ConcurrencyLimit {
     pub fn handle_sent(&mut self, in_flight: u32, now: Instant) -> SentRequest {
         let open = self.cohorts.back().is_some_and(|cohort| cohort.closed_at.is_none());
         if !open && self.cohorts.len() < COHORTS_MAX {
-            self.begin_cohort(now);
+            self.begin_cohort(in_flight, now);
         }
         let mut cohort = u32::MAX;
         if let Some(last) = self.cohorts.back_mut()
             && last.closed_at.is_none()
         {
-            cohort = last.id;
-            last.sent += 1;
             last.in_flight = last.in_flight.max(in_flight + 1);
+            last.passed += 1;
+            if last.passed % last.stride == 0 {
+                cohort = last.id;
+                last.sent += 1;
+            }
             if last.sent == last.size {
                 last.closed_at = Some(now);
             }
@@ -256,7 +301,7 @@ impl ConcurrencyLimit {
         SentRequest { sent_at: now, cohort }
     }
 
-    fn begin_cohort(&mut self, now: Instant) {
+    fn begin_cohort(&mut self, in_flight: u32, now: Instant) {
         let size = match self.phase {
             Phase::Startup => self.limit / 2.0,
             // A large step needs no precise measurement.
@@ -271,6 +316,12 @@ impl ConcurrencyLimit {
         self.cohorts.push_back(Cohort {
             id,
             size,
+            stride: match self.phase {
+                Phase::Startup => 1,
+                Phase::Verify(_) | Phase::Search(_) => in_flight.div_ceil(size).max(1),
+                Phase::Steady => (COHORT_WINDOWS * in_flight).div_ceil(size).max(1),
+            },
+            passed: 0,
             sent: 0,
             begun_at: now,
             closed_at: None,
@@ -323,19 +374,20 @@ impl ConcurrencyLimit {
         self.probed_cohorts = self.probed_cohorts.saturating_add(1);
         match self.phase {
             Phase::Startup | Phase::Steady => self.handle_level(level, now),
-            Phase::Verify(verify) => self.handle_verified(&verify, level),
+            Phase::Verify(verify) => self.handle_verified(verify, level),
             Phase::Search(search) => self.handle_found(search, level, now),
         }
     }
 
     /// Looks for a delay while no lower limit is being tried.
     fn handle_level(&mut self, level: Level, now: Instant) {
+        let previous = self.previous.replace(level);
         if self.phase == Phase::Steady
-            && let Some(previous) = self.previous.replace(level)
+            && let Some(previous) = &previous
         {
             // Bounded, so that a single jump does not count as noise.
             let most = 2.0 * self.noise + level.delay_max();
-            self.noise += (level.behind(&previous).abs().min(most) - self.noise) / NOISE_COHORTS;
+            self.noise += (level.behind(previous).abs().min(most) - self.noise) / NOISE_COHORTS;
         }
         let Some(baseline) = &mut self.baseline else {
             self.baseline = Some(level);
@@ -348,63 +400,114 @@ impl ConcurrencyLimit {
         } else if delay < 0.0 || level.in_flight <= baseline.in_flight {
             baseline.approach(&level);
         }
-        let large = match self.phase {
-            Phase::Startup => 3.0 * allowed,
-            _ => baseline.median / 2.0 + allowed,
-        };
-        self.delayed = if delay > allowed { self.delayed + 1 } else { 0 };
         let bound = std::mem::take(&mut self.bound);
-        let often = self.delayed >= DELAYED_COHORTS;
-        if delay > large && !often && self.phase == Phase::Steady {
-            // The machine may have stalled: requests sent from now on decide.
-            self.cohorts.clear();
-            return;
+        if delay > allowed {
+            let lasting = previous.is_some_and(|previous| level.behind(&previous).abs() <= allowed);
+            return self.handle_delay(level, Delay { delay, allowed, lasting }, bound);
         }
-        if delay > large || often && self.phase == Phase::Startup {
-            let half = level.in_flight / 2.0;
-            let restore = if self.phase == Phase::Startup { half } else { self.limit };
-            return self.go(Phase::Search(Search { above: level, changing: true, restore }), half);
-        }
-        if often {
-            let keep = 1.0 - (delay - allowed / 2.0) / level.median;
-            let target = level.in_flight * keep.clamp(0.5, 1.0);
-            let verify = Verify { above: level, delay, restore: self.limit, target };
-            // A decrease by less than a fifth would be lost in noise.
-            return self.go(Phase::Verify(verify), target.min(level.in_flight * 0.8));
-        }
-        if !bound || delay > allowed {
+        self.delayed = 0;
+        if !bound {
             return;
         }
         if self.phase == Phase::Startup {
-            return self.go(Phase::Startup, self.limit * STARTUP_GROWTH);
+            return self.grow(level);
+        }
+        if delay > NO_DELAY * allowed {
+            self.step = STEP_MIN;
         }
         if now >= self.probed_at + PROBE_EVERY && self.probed_cohorts >= PROBE_COHORTS {
             let search = Search { above: level, changing: false, restore: self.limit };
             // A decrease by half would cost more throughput, and a quarter suffices to make queued requests faster.
             return self.go(Phase::Search(search), level.in_flight * 0.75);
         }
-        if delay < NO_DELAY * allowed {
-            let grown = self.limit * (1.0 + self.step);
-            self.step = (2.0 * self.step).min(STEP_MAX);
-            self.go(Phase::Steady, grown.max(self.limit + 1.0));
-        }
+        self.grow(level);
     }
 
-    /// Decides whether a delay was a queue, from a cohort at the lowered limit.
-    fn handle_verified(&mut self, verify: &Verify, level: Level) {
-        let fallen = level.fallen_from(&verify.above);
-        if fallen.quicker < -level.delay_max() {
-            // Answers became slower at a lower limit: the change is faster than the comparison.
-            let search = Search { above: level, changing: true, restore: verify.restore };
-            return self.go(Phase::Search(search), level.in_flight / 2.0);
+    fn grow(&mut self, level: Level) {
+        let grown = match self.phase {
+            Phase::Startup => self.limit * STARTUP_GROWTH,
+            _ => (self.limit * (1.0 + self.step)).max(self.limit + 1.0),
+        };
+        if self.phase != Phase::Startup {
+            self.step = (2.0 * self.step).min(STEP_MAX);
         }
-        if fallen.quicker < 0.5 * fallen.expected.min(verify.delay) {
-            // There was no queue: the service has become slower.
+        self.go(self.phase, grown);
+        self.grown_from = Some(level);
+    }
+
+    /// Looks for the reason of a delay: grows on if the last increase paid, or tries a lower limit once the delay lasts.
+    fn handle_delay(
+        &mut self,
+        level: Level,
+        Delay { delay, allowed, lasting }: Delay,
+        bound: bool,
+    ) {
+        self.delayed += 1;
+        let grown_from = self.grown_from.filter(|from| level.in_flight >= GROWN * from.in_flight);
+        if let Some(from) = grown_from
+            && self.phase == Phase::Startup
+        {
+            let slower_if_queued = (level.in_flight / from.in_flight - 1.0) * from.median;
+            if level.behind(&from) >= QUEUED * slower_if_queued {
+                return self.search(level);
+            }
+            if bound {
+                return self.grow(level);
+            }
+        }
+        if !lasting && self.delayed < DELAYED_MAX {
+            // The requests of the last increase came at once, the machine has stalled, or the service is becoming slower:
+            // requests sent after these decide.
+            self.cohorts.clear();
+            return;
+        }
+        let median = self.baseline.map_or(level.median, |baseline| baseline.median);
+        if delay > median / 2.0 + allowed && grown_from.is_none() {
+            return self.search(level);
+        }
+        let keep = 1.0 - (delay - allowed / 2.0) / level.median;
+        let target = level.in_flight * keep.clamp(0.5, 1.0);
+        let startup = self.phase == Phase::Startup;
+        let verify =
+            Verify { above: level, restore: self.limit, target, queued: 0.0, cohorts: 0, startup };
+        // A decrease by less than a fifth would be lost in noise.
+        self.go(Phase::Verify(verify), target.min(level.in_flight * 0.8));
+    }
+
+    fn search(&mut self, above: Level) {
+        let search = Search { above, changing: true, restore: above.in_flight };
+        self.go(Phase::Search(search), above.in_flight / 2.0);
+    }
+
+    /// Decides whether a delay was a queue, from cohorts at the lowered limit.
+    fn handle_verified(&mut self, mut verify: Verify, level: Level) {
+        let fallen = level.fallen_from(&verify.above);
+        if fallen.quicker < -verify.above.median / 2.0 {
+            // Something else has changed meanwhile: the old baseline shows it.
+            return self.go(Phase::Steady, verify.restore);
+        }
+        verify.queued += fallen.quicker / fallen.expected.max(1e-9);
+        verify.cohorts += 1;
+        let queued = verify.queued / f64::from(verify.cohorts);
+        if UNCLEAR.contains(&queued) && verify.cohorts < VERIFY_COHORTS {
+            self.phase = Phase::Verify(verify);
+            return;
+        }
+        if queued < QUEUED {
+            // More in flight brings more answers, late as they are.
             self.baseline = Some(level);
             return self.go(Phase::Steady, verify.restore);
         }
+        let mut target = verify.above.unqueued(queued * fallen.expected, &level);
+        if queued > STILL_QUEUED {
+            target = target.min(verify.target);
+        }
+        if verify.startup {
+            let search = Search { above: level, changing: false, restore: target };
+            return self.go(Phase::Search(search), level.in_flight * 0.75);
+        }
         self.step = STEP_MIN;
-        self.go(Phase::Steady, verify.target);
+        self.go(Phase::Steady, target);
     }
 
     fn handle_found(&mut self, search: Search, level: Level, now: Instant) {
@@ -412,9 +515,9 @@ impl ConcurrencyLimit {
         let fallen = level.fallen_from(&above);
         let mut restore = search.restore;
         let mut goes_on = search.changing;
-        if fallen.quicker >= 0.5 * fallen.expected.max(level.delay_max()) {
-            let queued = (fallen.quicker - level.delay_max() / 2.0) / above.median;
-            restore = (above.in_flight * (1.0 - queued).min(1.0)).max(level.in_flight);
+        let unqueued = above.unqueued(fallen.quicker, &level);
+        if unqueued < above.in_flight {
+            restore = restore.min(unqueued).max(level.in_flight);
             goes_on |= fallen.quicker >= 0.7 * fallen.expected;
             self.step = 2.0 * STEP_FINE;
         }
@@ -434,6 +537,7 @@ impl ConcurrencyLimit {
         self.limit = limit.clamp(MIN, MAX);
         self.cohorts.clear();
         self.previous = None;
+        self.grown_from = None;
         self.delayed = 0;
         self.bound = false;
     }
@@ -453,6 +557,13 @@ impl Level {
     fn fallen_from(&self, above: &Level) -> Fallen {
         let lower = (1.0 - self.in_flight / above.in_flight).max(0.0);
         Fallen { quicker: above.behind(self), expected: lower * above.median }
+    }
+
+    /// Returns how many in flight the rate of this level needs if answers are so much quicker, with half of the delay that is
+    /// tolerated at the level below: Little's law.
+    fn unqueued(&self, quicker: f64, below: &Level) -> f64 {
+        let queued = quicker - below.delay_max() / 2.0;
+        self.in_flight * (1.0 - queued / self.median).min(1.0)
     }
 
     /// Returns the delay that is tolerated.
@@ -532,5 +643,7 @@ impl AnswerRate {
     }
 }
 
+#[cfg(test)]
+mod one_core;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, HashMap};
 use super::*;
 
 /// Returns the service's time for a push from the seconds since the start and a source of random numbers from 0 to 1.
-type Draw = fn(f64, &mut dyn FnMut() -> f64) -> f64;
+pub(super) type Draw = fn(f64, &mut dyn FnMut() -> f64) -> f64;
 
 /// A model of the path and the service behind a connection.
 #[derive(Clone, Copy)]
@@ -52,13 +52,7 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
     let begin = Instant::now();
     let at = |time_s: f64| begin + Duration::from_secs_f64(time_s);
     let mut limit = ConcurrencyLimit::new(begin);
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut uniform = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
-    };
+    let mut uniform = random(seed);
     let (mut now, mut in_flight, mut free_at, mut number) = (0.0, 0u32, 0.0f64, 0u64);
     // Times in nanoseconds, so that they can be ordered. Events: responses, the return of window, and clock ticks.
     let mut events: BinaryHeap<Reverse<(u64, Option<u64>)>> = BinaryHeap::new();
@@ -119,11 +113,22 @@ fn play(model: &Model, fixed: Option<u32>, seed: u64, last_s: f64) -> Played {
     }
 }
 
-fn exponential(mean_s: f64, uniform: &mut dyn FnMut() -> f64) -> f64 {
+/// Returns a source of random numbers from 0 to 1.
+pub(super) fn random(seed: u64) -> impl FnMut() -> f64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+pub(super) fn exponential(mean_s: f64, uniform: &mut dyn FnMut() -> f64) -> f64 {
     -mean_s * (1.0 - uniform()).ln()
 }
 
-fn lognormal(median_s: f64, sigma: f64, uniform: &mut dyn FnMut() -> f64) -> f64 {
+pub(super) fn lognormal(median_s: f64, sigma: f64, uniform: &mut dyn FnMut() -> f64) -> f64 {
     let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt();
     median_s * (sigma * radius * (std::f64::consts::TAU * uniform()).cos()).exp()
 }
