@@ -1,10 +1,11 @@
 // An HTTP/2 server as Go's standard library makes it: reads each request whole and answers 200; with "vary", after times that
 // vary and with refusals, as the first two digits of the device token say.
 //
-//	go-server ADDRESS CERTIFICATE KEY [vary]
+//	go-server ADDRESS CERTIFICATE KEY [vary [ROUND_TRIP_MS [STREAMS]]]
 //
 // It prints the address that it listens at, which matters for port 0; with "vary" also, at the end of its input, what it has
-// accepted: a path and how often.
+// accepted: a path and how often. Bytes wait half of the round trip in each direction. STREAMS may be under way on a
+// connection, 250 if nothing is said.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +29,7 @@ var (
 	asked    = map[string]int{}
 	accepted = map[string]int{}
 	first    string
+	begin    = time.Now()
 )
 
 func note(r *http.Request) (before int, isFirst bool) {
@@ -54,6 +57,33 @@ func vary(w http.ResponseWriter, r *http.Request) (status int, body string) {
 		ms = 5 + 25*rand.ExpFloat64()
 	case "ac":
 		ms = 2 + 8*math.Exp(0.8*rand.NormFloat64())
+	case "ad":
+		ms = 30
+		if rand.Intn(2000) == 0 {
+			ms = 1
+		}
+	case "ae":
+		ms = 150
+		if rand.Intn(20) == 0 {
+			ms = 1
+		}
+	case "af":
+		ms = math.Min(5*math.Pow(1-rand.Float64(), -1/1.5), 60_000)
+	case "a0":
+		// To four times as much within 1.5 s, and back.
+		turn := math.Cos(2 * math.Pi * time.Since(begin).Seconds() / 3)
+		ms = (5 + 15*rand.ExpFloat64()) * (1 + 3*(1-turn)/2)
+	case "a1":
+		// A slow shard: one device in eight.
+		ms = 10
+		if strings.HasSuffix(r.URL.Path, "0") || strings.HasSuffix(r.URL.Path, "8") {
+			ms += 2_000
+		}
+	case "a2":
+		ms = 5 + 25*rand.ExpFloat64()
+		if rand.Intn(1000) == 0 {
+			ms += 28_000
+		}
 	case "b1":
 		return 410, `{"reason":"Unregistered","timestamp":"1795276142526.25"}`
 	case "b2":
@@ -89,19 +119,28 @@ func report() {
 	os.Exit(0)
 }
 
-func main() {
-	if len(os.Args) != 4 && len(os.Args) != 5 {
-		log.Fatal("usage: go-server ADDRESS CERTIFICATE KEY [vary]")
+func number(text string) int {
+	number, err := strconv.Atoi(text)
+	if err != nil {
+		log.Fatal(err)
 	}
+	return number
+}
+
+func main() {
+	if len(os.Args) < 4 || len(os.Args) > 7 {
+		log.Fatal("usage: go-server ADDRESS CERTIFICATE KEY [vary [ROUND_TRIP_MS [STREAMS]]]")
+	}
+	varies := len(os.Args) > 4
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			return
 		}
 		status, body := http.StatusOK, ""
-		if len(os.Args) == 5 {
+		if varies {
 			status, body = vary(w, r)
 		}
-		if status == http.StatusOK && len(os.Args) == 5 {
+		if status == http.StatusOK && varies {
 			mutex.Lock()
 			accepted[r.URL.Path]++
 			mutex.Unlock()
@@ -115,8 +154,15 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println(listener.Addr())
-	if len(os.Args) == 5 {
+	if varies {
 		go report()
 	}
-	log.Fatal(http.ServeTLS(listener, http.HandlerFunc(answer), os.Args[2], os.Args[3]))
+	server := &http.Server{Handler: http.HandlerFunc(answer)}
+	if len(os.Args) > 5 {
+		listener = far{listener, time.Duration(number(os.Args[5])) * time.Millisecond / 2}
+	}
+	if len(os.Args) > 6 {
+		setStreams(server, number(os.Args[6]))
+	}
+	log.Fatal(server.ServeTLS(listener, os.Args[2], os.Args[3]))
 }
