@@ -33,9 +33,7 @@ impl StoreAddress {
             StoreAddress::Redis(address) => {
                 Ok(Arc::new(redis::RedisStore::open(address, uid, messages).await?))
             }
-            StoreAddress::Nats(address) => {
-                Ok(Arc::new(nats::NatsStore::open(address, uid, messages).await?))
-            }
+            StoreAddress::Nats(address) => Ok(Arc::new(nats::open(address, uid, messages).await?)),
         }
     }
 

@@ -84,7 +84,7 @@ pub(super) enum TaskResult {
     /// Connection counts of users were written over this connection; the counts of the other nodes are returned.
     UsersWritten(u64, Vec<UserCount>, Result<Vec<u64>, StoreError>),
     /// The key with which names of budgets are hashed.
-    BudgetsKey(Result<Option<[u8; 16]>, StoreError>),
+    BudgetsKey(Result<[u8; 16], StoreError>),
     Failed(StoreError),
     Nothing,
 }

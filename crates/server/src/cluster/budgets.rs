@@ -62,11 +62,10 @@ impl Agent {
         self.node.budgets().share(self.shares_budgets());
     }
 
-    pub(super) fn handle_budgets_key(&mut self, read: Result<Option<[u8; 16]>, StoreError>) {
+    pub(super) fn handle_budgets_key(&mut self, read: Result<[u8; 16], StoreError>) {
         self.budgets.is_reading = false;
         match read {
-            Ok(None) => {}
-            Ok(Some(key)) => {
+            Ok(key) => {
                 self.node.budgets().set_key(key);
                 self.budgets.has_key = true;
                 self.budgets.next = Instant::now() + EVERY;

@@ -71,14 +71,16 @@ pub(super) async fn read(store: &dyn Store) -> Result<KeptRead, StoreError> {
     let (mut read, mut over) = (KeptRead::default(), Vec::new());
     for (field, value) in store.kept().await? {
         // A call that this version does not know stays for nodes that do.
-        if let Ok(kept) = serde_json::from_slice::<StoredCall<'_>>(&value) {
-            if is_over(kept.until_s, now_s) {
-                over.push(field);
-                continue;
-            }
-            if let Some(method) = Method::of(&kept.method).filter(|_| kept.v == VERSION) {
-                read.calls.push((method, kept.request.get().as_bytes().into()));
-            }
+        let kept = serde_json::from_slice::<StoredCall<'_>>(&value);
+        if kept.as_ref().is_ok_and(|kept| is_over(kept.until_s, now_s)) {
+            drop(kept);
+            over.push((field, value));
+            continue;
+        }
+        if let Ok(kept) = kept
+            && let Some(method) = Method::of(&kept.method).filter(|_| kept.v == VERSION)
+        {
+            read.calls.push((method, kept.request.get().as_bytes().into()));
         }
         read.names.insert(field);
     }

@@ -13,6 +13,8 @@ mod calls;
 mod changes;
 mod completeness;
 mod condition;
+#[cfg(test)]
+mod contract_tests;
 mod facts;
 mod forwarding;
 mod handle;
@@ -23,20 +25,28 @@ mod local_node;
 mod log_position;
 mod member_writes;
 mod members;
+#[cfg(test)]
+mod memory;
 mod message;
 mod name_conflict;
 mod nats;
+#[cfg(test)]
+mod nats_tests;
 mod newcomers;
 mod occupancy;
 mod online;
+mod ordered;
 mod presence;
 mod presence_reads;
 mod recent_changes;
+mod records;
 mod redis;
 mod standing;
 mod state;
 mod status;
 mod store;
+#[cfg(test)]
+mod test_servers;
 mod user_counts;
 
 pub(crate) use handle::ClusterHandle;

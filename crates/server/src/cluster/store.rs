@@ -1,90 +1,23 @@
 //! The interface of the store that a cluster's nodes share: their records, and the messages between them.
 //!
-//! Operations on one connection are executed in the order of the calls, whether their futures are awaited or dropped. The store
-//! makes no decisions; the agent does.
+//! Operations on one connection are executed in the order of the calls. The store makes no decisions; the agent does.
+//!
+//! What needs no more than [`Records`] has its one body here. Leases, members and counts of users are the stores' own:
+//! [`super::records`] says why.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
-use super::condition::Condition;
 use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
 use super::members::{Gathered, MembersByChannel, TrackedChange};
 use super::message::MemberChange;
-
-/// The result of an operation.
-pub(super) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
-
-/// Why an operation failed, or why its result is unknown.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum StoreError {
-    /// The store has refused it: the condition, and the server's message.
-    #[error("{1}")]
-    Refused(Condition, Box<str>),
-    /// The server is no longer the right one; a new connection finds it.
-    #[error("{0}")]
-    Elsewhere(Box<str>),
-    /// It was not executed, for a temporary reason.
-    #[error("{0}")]
-    Passed(Box<str>),
-    /// There is no connection, or it was lost: it may or may not have been executed.
-    #[error("{0}")]
-    Closed(Box<str>),
-}
-
-impl StoreError {
-    /// The condition of a node whose operations fail like this.
-    pub(super) fn condition(&self) -> Condition {
-        match self {
-            StoreError::Refused(condition, _) => *condition,
-            StoreError::Closed(_) => Condition::Unreachable,
-            StoreError::Elsewhere(_) | StoreError::Passed(_) => Condition::Failed,
-        }
-    }
-}
-
-/// The recipient of a message.
-#[derive(Clone, Debug)]
-pub(super) enum Destination {
-    All,
-    /// One process, by uid.
-    Node(Arc<str>),
-}
+pub(super) use super::records::kept::KeptCalls;
+pub(super) use super::records::settings_log::{LogClaim, LogEntry, LogPart};
+pub(super) use super::records::{Destination, StoreError, StoreFuture};
+use super::records::{Records, Turns, budgets_key, kept, settings_log};
 
 /// A received message.
 pub(super) type RawMessage = Box<[u8]>;
-
-/// Kept calls with their names.
-pub(super) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
-
-/// The result of a claim to append to the log of settings.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum LogClaim {
-    Claimed(LogPosition),
-    /// Another node holds the claim.
-    UnderWay(LogPosition),
-    /// The log has changes that this node has not read.
-    Behind(LogPosition),
-}
-
-/// A change for the log of settings.
-pub(super) struct LogEntry {
-    pub(super) at: LogPosition,
-    pub(super) sealed: Vec<u8>,
-    /// The message that is published to all nodes once the change is in the log.
-    pub(super) message: Vec<u8>,
-}
-
-/// A part of the log of settings.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct LogPart {
-    /// Zeros without a log.
-    pub(super) log: LogPosition,
-    /// Changes up to this number are no longer kept.
-    pub(super) since: u64,
-    /// Sealed changes by number.
-    pub(super) changes: Vec<(u64, Vec<u8>)>,
-}
 
 /// A write of users' connection counts.
 #[derive(Default)]
@@ -102,8 +35,14 @@ pub(super) trait Store: Send + Sync {
     /// The number of the connection; it is larger than those of earlier connections of this process.
     fn number(&self) -> u64;
 
-    /// Publishes messages to other nodes, in order.
-    fn send(&self, messages: Vec<(Destination, Vec<u8>)>) -> StoreFuture<()>;
+    /// The uid of the process.
+    fn uid(&self) -> &Arc<str>;
+
+    /// The records and messages of this connection.
+    fn records(&self) -> Arc<dyn Records>;
+
+    /// The operations of this connection that wait for each other.
+    fn turns(&self) -> &Turns;
 
     /// Acquires or renews the lease and reads the leases of the other nodes. From now on only this connection may write members
     /// and keep calls for its process. `probe` is sent to the process itself once.
@@ -133,37 +72,72 @@ pub(super) trait Store: Send + Sync {
     /// Writes connection counts of users. Returns for each user the number of connections that other processes had before.
     fn count_users(&self, write: UserCountsWrite) -> StoreFuture<Vec<u64>>;
 
-    /// Returns the cluster's key for hashing names of budgets, and stores `made` if there was none. `None`: the store cannot keep
-    /// one, so budgets are not shared.
-    fn budgets_key(&self, _made: [u8; 16]) -> StoreFuture<Option<[u8; 16]>> {
-        Box::pin(std::future::ready(Ok(None)))
+    /// Publishes messages to other nodes, in order.
+    fn send(&self, messages: Vec<(Destination, Vec<u8>)>) -> StoreFuture<()> {
+        self.records().publish(messages)
+    }
+
+    /// Returns the cluster's key for hashing names of budgets, and stores `made` if there was none.
+    fn budgets_key(&self, made: [u8; 16]) -> StoreFuture<[u8; 16]> {
+        let records = self.records();
+        Box::pin(async move { budgets_key::read(&*records, made).await })
     }
 
     /// Keeps a call for disconnected nodes. It replaces an earlier call with the same name.
-    fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()>;
+    fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()> {
+        let (records, turn, name) = (self.records(), self.turns().next(), name.to_owned());
+        Box::pin(async move {
+            let _turn = turn.await;
+            kept::keep(&*records, &name, &call).await
+        })
+    }
 
     /// Keeps the calls whose names are not kept yet.
-    fn keep_absent(&self, calls: KeptCalls) -> StoreFuture<()>;
+    fn keep_absent(&self, calls: KeptCalls) -> StoreFuture<()> {
+        let records = self.records();
+        Box::pin(async move { kept::keep_absent(&*records, &calls).await })
+    }
 
     /// Reads the kept calls, by name.
-    fn kept(&self) -> StoreFuture<KeptCalls>;
+    fn kept(&self) -> StoreFuture<KeptCalls> {
+        let records = self.records();
+        Box::pin(async move { kept::read(&*records).await })
+    }
 
-    /// Removes expired calls.
-    fn drop_kept(&self, names: Vec<Box<str>>) -> StoreFuture<()>;
+    /// Removes expired calls, unless others with their names have replaced them.
+    fn drop_kept(&self, calls: KeptCalls) -> StoreFuture<()> {
+        let records = self.records();
+        Box::pin(async move { kept::remove(&*records, &calls).await })
+    }
 
     /// Claims the right to append to the log of settings for at most `hold_ms`, by a node that has read up to `read`.
-    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> StoreFuture<LogClaim>;
+    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> StoreFuture<LogClaim> {
+        let (records, uid) = (self.records(), Arc::clone(self.uid()));
+        Box::pin(async move { settings_log::claim(&*records, &uid, hold_ms, read).await })
+    }
 
     /// Releases the claim.
-    fn release_log(&self) -> StoreFuture<()>;
+    fn release_log(&self) -> StoreFuture<()> {
+        let (records, uid) = (self.records(), Arc::clone(self.uid()));
+        Box::pin(async move { settings_log::release(&*records, &uid).await })
+    }
 
-    /// Appends a change. Returns `false` if the claim had expired.
-    fn append_log(&self, entry: LogEntry) -> StoreFuture<bool>;
+    /// Appends a change. Returns `false` if another node has claimed the log since.
+    fn append_log(&self, entry: LogEntry) -> StoreFuture<bool> {
+        let (records, uid) = (self.records(), Arc::clone(self.uid()));
+        Box::pin(async move { settings_log::append(&*records, &uid, &entry).await })
+    }
 
     /// Writes the changes that the log lacks: all of them if there is no log, those after its newest if it is the same log.
     /// Returns whether it has written any.
-    fn extend_log(&self, part: LogPart) -> StoreFuture<bool>;
+    fn extend_log(&self, part: LogPart) -> StoreFuture<bool> {
+        let records = self.records();
+        Box::pin(async move { settings_log::extend(&*records, &part).await })
+    }
 
     /// Reads the changes after a known position.
-    fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart>;
+    fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart> {
+        let records = self.records();
+        Box::pin(async move { settings_log::read(&*records, known).await })
+    }
 }

@@ -12,11 +12,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::condition_of;
 use super::link::{NatsLink, refusal};
-use super::{condition_of, refused};
 use crate::cluster::byte_stream::ByteStream;
 use crate::cluster::condition::Condition;
 use crate::cluster::inbox::Inbox;
+use crate::cluster::records::refused;
 use crate::cluster::store::StoreError;
 use crate::engines::login::credentials;
 use crate::engines::servers::nats_config;

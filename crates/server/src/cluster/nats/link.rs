@@ -3,6 +3,10 @@
 //!
 //! The codec is `wire::nats`, and the login is that of the workers' engines. The control thread sends a few requests a second, so
 //! this uses `tokio`.
+//!
+//! Not the crate `async-nats`: it connects again by itself, without a way to turn that off, and sends then what the lost connection
+//! had not; but the number of a connection fences what it wrote. Credentials must be read anew for each connection, and waiting
+//! messages are bounded in bytes, joins and leaves being dropped first.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,9 +23,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{condition_of, refused};
+use super::condition_of;
 use crate::cluster::condition::Condition;
 use crate::cluster::inbox::{Inbox, OVERRUN};
+use crate::cluster::records::refused;
 use crate::cluster::store::{RawMessage, StoreError};
 
 /// The timeout of a request.

@@ -11,8 +11,9 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::stream::{Record, RecordStream, Response, expected};
-use super::{ATTEMPTS_MAX, contended};
+use super::stream::{NatsStream, Response, expected};
+use crate::cluster::ordered::{Record, RecordStream as _};
+use crate::cluster::records::{ATTEMPTS_MAX, contended};
 use crate::cluster::store::StoreError;
 
 /// The longest time to wait for the election of a leader and for it to catch up.
@@ -22,7 +23,7 @@ const LEADER_PAUSE: Duration = Duration::from_millis(20);
 /// Overlap of two pages of the list, in subjects: a removal between the requests moves the subjects behind it.
 const PAGE_OVERLAP: usize = 1_024;
 
-impl RecordStream {
+impl NatsStream {
     /// Reads all records whose subjects match a filter, in no order.
     pub(super) async fn read_at_leader(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
         let mut found = BTreeMap::<String, Record>::new();
@@ -63,13 +64,12 @@ impl RecordStream {
         }
     }
 
-    /// Waits until the stream has a leader with everything that this connection has written.
-    pub(super) async fn wait_for_leader(&self) -> Result<(), StoreError> {
-        self.at_leader("-", 0).await.map(drop)
-    }
-
-    /// Reads the state of the stream at such a leader, with a page of the subjects that match a filter.
-    async fn at_leader(&self, filter: &str, offset: usize) -> Result<Response, StoreError> {
+    /// Reads the state of the stream at a leader with everything that this connection has written, with a page of the subjects that match a filter.
+    pub(super) async fn at_leader(
+        &self,
+        filter: &str,
+        offset: usize,
+    ) -> Result<Response, StoreError> {
         let began = Instant::now();
         let written = self.newest_written();
         loop {

@@ -8,7 +8,7 @@
 //! With several servers any of them may deliver to a reader, including one that lags behind. Therefore, if the stream has
 //! replicas, its leader is asked for the list of records and for each record ([`super::listing`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -18,9 +18,11 @@ use dunlin_engine::nats::JetStreamError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::condition_of;
 use super::link::{NatsLink, NatsReplies, NatsReply};
-use super::{condition_of, refused};
 use crate::cluster::condition::Condition;
+use crate::cluster::ordered::{Record, RecordStream, RecordWrite};
+use crate::cluster::records::refused;
 use crate::cluster::store::StoreError;
 
 const NO_MESSAGE: u32 = 10_037;
@@ -41,27 +43,6 @@ const BATCH_FIRST: u64 = 64;
 /// How long to wait if fewer messages arrive than were counted, and how often in a row.
 const BATCH_EXPIRES: Duration = Duration::from_millis(250);
 const SILENT_MAX: u32 = 16;
-
-/// A record of the stream.
-#[derive(Clone, Debug)]
-pub(super) struct Record {
-    pub(super) seq: u64,
-    /// When it was stored, by the server's clock, in milliseconds of Unix time.
-    pub(super) time_ms: i64,
-    pub(super) subject: Box<str>,
-    pub(super) payload: Box<[u8]>,
-}
-
-impl Record {
-    pub(super) fn read<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
-        serde_json::from_slice(&self.payload).ok()
-    }
-
-    /// The last token of its subject.
-    pub(super) fn name(&self) -> &str {
-        self.subject.rsplit('.').next().unwrap_or_default()
-    }
-}
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -114,19 +95,10 @@ fn stream_gone() -> StoreError {
     refused(Condition::RecordLost, "the stream of the cluster is gone from JetStream")
 }
 
-/// A write: the new record of a subject, or its removal.
-#[derive(Clone, Debug)]
-pub(super) struct RecordWrite {
-    pub(super) subject: String,
-    /// The expected sequence of its last message; 0: there is no record.
-    pub(super) after: u64,
-    pub(super) payload: Vec<u8>,
-}
-
 /// The stream, accessed over one connection.
-pub(super) struct RecordStream {
-    pub(super) link: NatsLink,
-    pub(super) name: String,
+pub(in crate::cluster) struct NatsStream {
+    link: NatsLink,
+    name: String,
     /// Its configuration, as JSON.
     config: Value,
     /// Whether it has replicas.
@@ -135,44 +107,15 @@ pub(super) struct RecordStream {
     written: AtomicU64,
 }
 
-impl RecordStream {
+impl NatsStream {
     /// `config` is the configuration with which it is created.
     pub(super) fn new(link: NatsLink, name: String, config: Value, is_replicated: bool) -> Self {
-        RecordStream { link, name, config, is_replicated, written: AtomicU64::new(0) }
-    }
-
-    pub(super) fn is_replicated(&self) -> bool {
-        self.is_replicated
+        NatsStream { link, name, config, is_replicated, written: AtomicU64::new(0) }
     }
 
     /// The newest sequence that was written over this connection; 0: none.
     pub(super) fn newest_written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
-    }
-
-    /// Creates the stream unless it exists.
-    pub(super) async fn create(&self) -> Result<(), StoreError> {
-        // A stream that was lost begins at 0 again.
-        self.written.store(0, Ordering::Release);
-        if self.is_as_wanted().await? {
-            return Ok(());
-        }
-        let config = self.config.to_string();
-        for verb in ["CREATE", "UPDATE"] {
-            let subject = format!("$JS.API.STREAM.{verb}.{}", self.name);
-            let mut asked = self.link.request(&subject, &[], config.as_bytes());
-            let answer = asked.next().await?;
-            if answer.status == Some(503) {
-                let why = "nobody answers for JetStream";
-                return Err(refused(Condition::NoJetstream, why));
-            }
-            match response(&answer)?.error {
-                None => return Ok(()),
-                Some(error) if verb == "CREATE" && error.is_stream_name_in_use() => {}
-                Some(error) => return Err(store_error(&error)),
-            }
-        }
-        Ok(())
     }
 
     /// Whether the stream exists with this configuration. Its own leader answers; the leader of JetStream, which creates streams,
@@ -198,23 +141,6 @@ impl RecordStream {
         self.link.request(&put.subject, &headers, &put.payload)
     }
 
-    /// Writes a record if its last message is the expected one. Returns the new sequence; `None` if the last message is another.
-    pub(super) async fn put(
-        &self,
-        subject: String,
-        after: u64,
-        payload: Vec<u8>,
-    ) -> Result<Option<u64>, StoreError> {
-        self.written(&self.begin_put(&RecordWrite { subject, after, payload }).next().await?)
-    }
-
-    pub(super) async fn put_all(
-        &self,
-        puts: &[RecordWrite],
-    ) -> Result<Vec<Option<u64>>, StoreError> {
-        self.all(puts, |put| self.begin_put(put), |answer| self.written(answer)).await
-    }
-
     fn written(&self, answer: &NatsReply) -> Result<Option<u64>, StoreError> {
         let response = response(answer)?;
         match &response.error {
@@ -231,29 +157,8 @@ impl RecordStream {
         self.ask("STREAM.MSG.GET", &json!({ "last_by_subj": subject }))
     }
 
-    /// Reads a record.
-    pub(super) async fn get(&self, subject: &str) -> Result<Option<Record>, StoreError> {
-        record(&self.begin_get(subject).next().await?)
-    }
-
-    pub(super) async fn get_all(
-        &self,
-        subjects: &[String],
-    ) -> Result<Vec<Option<Record>>, StoreError> {
-        self.all(subjects, |subject| self.begin_get(subject), record).await
-    }
-
     fn begin_remove(&self, seq: u64) -> NatsReplies {
         self.ask("STREAM.MSG.DELETE", &json!({ "seq": seq, "no_erase": true }))
-    }
-
-    /// Removes records by their sequences. Returns for each whether it existed.
-    pub(super) async fn remove_all(&self, seqs: &[u64]) -> Result<Vec<bool>, StoreError> {
-        self.all(seqs, |seq| self.begin_remove(*seq), removed).await
-    }
-
-    pub(super) async fn remove(&self, seq: u64) -> Result<bool, StoreError> {
-        removed(&self.begin_remove(seq).next().await?)
     }
 
     /// Sends a request for each item, several at a time, and returns the responses in order. After an error it waits for the
@@ -286,17 +191,6 @@ impl RecordStream {
             in_flight_max = (fit as usize).clamp(1, IN_FLIGHT_MAX);
         }
         Ok(answers)
-    }
-
-    /// Reads all records whose subjects match a filter, in the order of their sequences. No record that was stored before is
-    /// missing.
-    pub(super) async fn read(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
-        let mut records = match self.is_replicated {
-            true => self.read_at_leader(filter).await?,
-            false => self.read_by_reader(filter).await?,
-        };
-        records.sort_unstable_by_key(|record| record.seq);
-        Ok(records)
     }
 
     async fn read_by_reader(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
@@ -370,10 +264,76 @@ impl RecordStream {
         let subject = format!("$JS.API.CONSUMER.DELETE.{}.{name}", self.name);
         drop(self.link.request(&subject, &[], b""));
     }
+}
 
-    /// Removes all records whose subjects match a filter.
-    pub(super) async fn purge(&self, filter: &str) -> Result<(), StoreError> {
+impl RecordStream for NatsStream {
+    async fn create(&self) -> Result<(), StoreError> {
+        // A stream that was lost begins at 0 again.
+        self.written.store(0, Ordering::Release);
+        if self.is_as_wanted().await? {
+            return Ok(());
+        }
+        let config = self.config.to_string();
+        for verb in ["CREATE", "UPDATE"] {
+            let subject = format!("$JS.API.STREAM.{verb}.{}", self.name);
+            let mut asked = self.link.request(&subject, &[], config.as_bytes());
+            let answer = asked.next().await?;
+            if answer.status == Some(503) {
+                let why = "nobody answers for JetStream";
+                return Err(refused(Condition::NoJetstream, why));
+            }
+            match response(&answer)?.error {
+                None => return Ok(()),
+                Some(error) if verb == "CREATE" && error.is_stream_name_in_use() => {}
+                Some(error) => return Err(store_error(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn put_all(&self, puts: &[RecordWrite]) -> Result<Vec<Option<u64>>, StoreError> {
+        self.all(puts, |put| self.begin_put(put), |answer| self.written(answer)).await
+    }
+
+    async fn get_all(&self, subjects: &[String]) -> Result<Vec<Option<Record>>, StoreError> {
+        self.all(subjects, |subject| self.begin_get(subject), record).await
+    }
+
+    async fn remove_all(&self, seqs: &[u64]) -> Result<Vec<bool>, StoreError> {
+        self.all(seqs, |seq| self.begin_remove(*seq), removed).await
+    }
+
+    async fn read(&self, filter: &str) -> Result<Vec<Record>, StoreError> {
+        let mut records = match self.is_replicated {
+            true => self.read_at_leader(filter).await?,
+            false => self.read_by_reader(filter).await?,
+        };
+        records.sort_unstable_by_key(|record| std::cmp::Reverse(record.seq));
+        // A record that is written during the read may be delivered again.
+        let mut subjects = HashSet::new();
+        records.retain(|record| subjects.insert(record.subject.clone()));
+        records.reverse();
+        Ok(records)
+    }
+
+    async fn purge(&self, filter: &str) -> Result<(), StoreError> {
         expected(&self.ask("STREAM.PURGE", &json!({ "filter": filter })).next().await?).map(drop)
+    }
+
+    fn is_replicated(&self) -> bool {
+        self.is_replicated
+    }
+
+    async fn wait_for_leader(&self) -> Result<(), StoreError> {
+        self.at_leader("-", 0).await.map(drop)
+    }
+
+    fn publish(&self, subject: &str, payload: &[u8]) -> Result<(), StoreError> {
+        self.link.publish(subject, payload)
+    }
+
+    fn payload_bytes_max(&self) -> usize {
+        self.link.message_bytes_max()
     }
 }
 
@@ -427,6 +387,20 @@ fn delivered(reply: &str) -> Option<(u64, i64, u64)> {
     let number = |at: usize| words.get(at)?.parse::<u64>().ok();
     let time_ms = i64::try_from(number(at + 2)? / 1_000_000).ok()?;
     Some((number(at)?, time_ms, number(at + 3)?))
+}
+
+#[cfg(test)]
+impl NatsStream {
+    /// Deletes the stream with all its records.
+    pub(in crate::cluster) async fn delete(&self) {
+        self.ask("STREAM.DELETE", &json!({})).next().await.expect("an answer");
+    }
+
+    /// The replicas of the stream, as its leader reports them.
+    pub(in crate::cluster) async fn replicas(&self) -> Value {
+        let answer = self.ask("STREAM.INFO", &json!({})).next().await.expect("an answer");
+        serde_json::from_slice::<Value>(&answer.payload).expect("JSON")["cluster"].take()
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use dunlin_hub::{ClientInfo, SessionId};
 use super::*;
 use crate::cluster::inbox::inbox;
 use crate::cluster::lease::LeaseWrite;
+use crate::cluster::log_position::LogPosition;
 use crate::cluster::message::StoredMember;
+use crate::cluster::store::{LogClaim, LogEntry};
 
 struct Redis {
     child: Child,
@@ -100,10 +102,10 @@ async fn does_all(address: &RedisAddress) {
     let users = vec![("user".into(), 1)];
     let counts = UserCountsWrite { users, is_all: true, others: vec!["b".into()] };
     assert_eq!(store.count_users(counts).await.unwrap(), [0]);
-    assert_eq!(store.budgets_key([7; 16]).await.unwrap(), Some([7; 16]));
-    store.keep("name", b"call".to_vec()).await.unwrap();
+    assert_eq!(store.budgets_key([7; 16]).await.unwrap(), [7; 16]);
+    store.keep("name", br#""call""#.to_vec()).await.unwrap();
     assert_eq!(store.kept().await.unwrap().len(), 1);
-    store.drop_kept(vec!["name".into()]).await.unwrap();
+    store.drop_kept(vec![("name".into(), br#""call""#.to_vec())]).await.unwrap();
     let known = LogPosition::default();
     assert!(matches!(store.claim_log(60_000, known).await.unwrap(), LogClaim::Claimed(_)));
     let at = LogPosition { id: 1, revision: 1 };

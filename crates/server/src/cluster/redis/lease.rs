@@ -147,8 +147,8 @@ fn read(reply: &RedisReply) -> Option<LeaseReply> {
     })
 }
 
-/// Parses the position of a log at the beginning of a reply.
-pub(super) fn position(reply: &RedisReply) -> Option<LogPosition> {
-    let [id, revision, ..] = reply.list() else { return None };
+/// Parses the position of a log.
+fn position(reply: &RedisReply) -> Option<LogPosition> {
+    let [id, revision] = reply.list() else { return None };
     Some(LogPosition { id: id.text()?.parse().ok()?, revision: revision.text()?.parse().ok()? })
 }

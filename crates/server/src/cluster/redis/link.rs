@@ -2,6 +2,10 @@
 //! replies (RESP3).
 //!
 //! The codec is `wire::resp`, as in the workers' clients. The control thread sends a few commands a second, so this uses `tokio`.
+//!
+//! Not the crates `redis` or `fred`: what they would replace is this file, whose codec, TLS and logins the workers need anyway. A
+//! place in the order must be fixed before a future is polled, a connection that ended must never be continued by another (its
+//! number fences what it wrote), and waiting messages are bounded in bytes, joins and leaves being dropped first.
 
 use std::collections::VecDeque;
 use std::io;

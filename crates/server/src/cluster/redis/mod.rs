@@ -10,26 +10,30 @@
 //! | `:members:CHANNEL` | hash: session id → who it is, and the uid of its node ([`members`]) |
 //! | `:channels:UID` | set: channels of which a process has members |
 //! | `:users:UID` | hash: user → the version of the entry and how many connections a process has of it ([`user_counts`]) |
-//! | `:budgets` | the key that names of budgets are hashed by ([`budgets_key`]) |
-//! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away |
-//! | `:settings` | hash: changes of all nodes' settings, sealed, by number ([`settings_log`]) |
+//! | `:budgets` | the key that names of budgets are hashed by ([`records`]) |
+//! | `:revocations` | hash: what is revoked → the call that revokes it, for nodes that were away ([`records`]) |
+//! | `:settings` | hash: changes of all nodes' settings, sealed, by number ([`records`]) |
 //! | `:settings:claim` | the node that makes such a change |
 //! | `:removed:UID` | list: members of a dead process that are removed and not announced yet |
 //! | `:sweep:UID` | which node sweeps after a dead one |
 //! | `:calls`, `:calls:UID` | channels: to all nodes, to one |
 //!
 //! A process writes and receives messages over one connection, in order. Large reads use another ([`reads`]).
+//!
+//! What stays apart from the logic that all stores share ([`super::records`]) is what Lua makes atomic: the lease is one script by
+//! the clock of Redis; members are a hash for each channel, of which a script writes a hundred in one step and refuses all that
+//! another connection or a dead process sends; a user's connections on all nodes are summed in the step that counts them.
 
 #[cfg(test)]
 mod acl_tests;
 mod address;
-mod budgets_key;
-mod kept;
 mod lease;
 mod link;
 mod members;
 mod reads;
-mod settings_log;
+mod records;
+#[cfg(test)]
+mod store_tests;
 mod user_counts;
 
 use std::sync::Arc;
@@ -41,13 +45,10 @@ use reads::ReadLink;
 use super::condition::Condition;
 use super::inbox::Inbox;
 use super::lease::{Facts, Lease, LeaseReply};
-use super::log_position::LogPosition;
 use super::members::{Gathered, MembersByChannel, TrackedChange};
 use super::message::MemberChange;
-use super::store::{
-    Destination, KeptCalls, LogClaim, LogEntry, LogPart, Store, StoreError, StoreFuture,
-    UserCountsWrite,
-};
+use super::records::{Records, Turns};
+use super::store::{Destination, Store, StoreError, StoreFuture, UserCountsWrite};
 
 /// A connection of one process to Redis.
 #[derive(Clone)]
@@ -58,6 +59,7 @@ pub(super) struct RedisStore {
     prefix: Arc<str>,
     /// The uid of this process.
     uid: Arc<str>,
+    turns: Arc<Turns>,
     /// The prefix of the presence keys of Centrifugo nodes.
     foreign_presence: Option<Box<str>>,
 }
@@ -70,8 +72,9 @@ impl RedisStore {
     ) -> Result<RedisStore, StoreError> {
         let link = Arc::new(address.open(messages).await?);
         let foreign_presence = address.foreign_presence().map(Box::from);
-        let (prefix, reads) = (Arc::clone(&address.prefix), Arc::new(ReadLink::new(address, None)));
-        let store = RedisStore { link, reads, prefix, uid, foreign_presence };
+        let (prefix, reads) = (Arc::clone(&address.prefix), Arc::new(ReadLink::new(address)));
+        let turns = Arc::default();
+        let store = RedisStore { link, reads, prefix, uid, turns, foreign_presence };
         for to in [Destination::All, Destination::Node(Arc::clone(&store.uid))] {
             store.link.call(&[&[b"SUBSCRIBE", store.channel(&to).as_bytes()]]).await?;
         }
@@ -104,13 +107,16 @@ impl Store for RedisStore {
         self.link.number
     }
 
-    fn send(&self, messages: Vec<(Destination, Vec<u8>)>) -> StoreFuture<()> {
-        let mut commands = Commands::default();
-        for (to, message) in messages {
-            commands.push(&[b"PUBLISH", self.channel(&to).as_bytes(), &message]);
-        }
-        let sent = self.link.begin(commands);
-        Box::pin(async move { sent.await.map(drop) })
+    fn uid(&self) -> &Arc<str> {
+        &self.uid
+    }
+
+    fn records(&self) -> Arc<dyn Records> {
+        Arc::new(self.clone())
+    }
+
+    fn turns(&self) -> &Turns {
+        &self.turns
     }
 
     fn write_lease(&self, lease: Lease, facts: Facts, probe: Vec<u8>) -> StoreFuture<LeaseReply> {
@@ -156,54 +162,6 @@ impl Store for RedisStore {
         let store = self.clone();
         Box::pin(async move { user_counts::write(&store, &write).await })
     }
-
-    fn budgets_key(&self, made: [u8; 16]) -> StoreFuture<Option<[u8; 16]>> {
-        let store = self.clone();
-        Box::pin(async move { budgets_key::read(&store, made).await.map(Some) })
-    }
-
-    fn keep(&self, name: &str, call: Vec<u8>) -> StoreFuture<()> {
-        Box::pin(kept::keep(self, name, &call))
-    }
-
-    fn keep_absent(&self, calls: KeptCalls) -> StoreFuture<()> {
-        let store = self.clone();
-        Box::pin(async move { kept::keep_absent(&store, &calls).await })
-    }
-
-    fn kept(&self) -> StoreFuture<KeptCalls> {
-        let store = self.clone();
-        Box::pin(async move { kept::read(&store).await })
-    }
-
-    fn drop_kept(&self, names: Vec<Box<str>>) -> StoreFuture<()> {
-        Box::pin(kept::remove(self, &names))
-    }
-
-    fn claim_log(&self, hold_ms: u64, read: LogPosition) -> StoreFuture<LogClaim> {
-        let store = self.clone();
-        Box::pin(async move { settings_log::claim(&store, hold_ms, read).await })
-    }
-
-    fn release_log(&self) -> StoreFuture<()> {
-        let store = self.clone();
-        Box::pin(async move { settings_log::release(&store).await })
-    }
-
-    fn append_log(&self, entry: LogEntry) -> StoreFuture<bool> {
-        let store = self.clone();
-        Box::pin(async move { settings_log::append(&store, &entry).await })
-    }
-
-    fn extend_log(&self, part: LogPart) -> StoreFuture<bool> {
-        let store = self.clone();
-        Box::pin(async move { settings_log::extend(&store, &part).await })
-    }
-
-    fn read_log(&self, known: LogPosition) -> StoreFuture<LogPart> {
-        let store = self.clone();
-        Box::pin(async move { settings_log::read(&store, known).await })
-    }
 }
 
 /// Converts an error of Redis. The text begins with a code, as in `WRONGPASS …`.
@@ -213,6 +171,11 @@ fn refused(text: Box<str>) -> StoreError {
         "MOVED" => StoreError::Elsewhere(text),
         _ => StoreError::Refused(condition_of(&text), text),
     }
+}
+
+/// The error for a reply of another form than the command has.
+fn malformed() -> StoreError {
+    refused("ERR what Redis answers is another program's".into())
 }
 
 fn condition_of(text: &str) -> Condition {

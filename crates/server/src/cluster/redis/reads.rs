@@ -26,8 +26,8 @@ pub(super) struct ReadLink {
 }
 
 impl ReadLink {
-    pub(super) fn new(address: &RedisAddress, opened: Option<RedisLink>) -> ReadLink {
-        ReadLink { address: address.clone(), link: Mutex::new(opened.map(Arc::new)) }
+    pub(super) fn new(address: &RedisAddress) -> ReadLink {
+        ReadLink { address: address.clone(), link: Mutex::default() }
     }
 
     async fn link(&self) -> Result<Arc<RedisLink>, StoreError> {

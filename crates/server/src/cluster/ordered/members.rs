@@ -1,4 +1,4 @@
-//! Members in NATS: a record for each, by channel, process and session.
+//! Members on a stream of records: a record for each, by channel, process and session.
 //!
 //! Late writes have no effect. A record names the connection that wrote it, and a record of an earlier connection is valid only
 //! if its sequence is before the `ProcessRecord` with which the newest connection took over; all records share one sequence. A
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::lease::ProcessRecord;
-use super::stream::{Record, RecordWrite};
-use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
+use super::{OrderedStore, Record, RecordStream, RecordWrite};
 use crate::cluster::members::{Gathered, MembersByChannel};
 use crate::cluster::message::{MemberChange, StoredMember};
+use crate::cluster::records::{ATTEMPTS_MAX, VERSION, contended};
 use crate::cluster::store::StoreError;
 
 /// The most late entries that one read of a channel removes.
@@ -77,7 +77,7 @@ impl Entry {
     }
 }
 
-impl NatsStore {
+impl<S: RecordStream> OrderedStore<S> {
     fn member_subject(&self, change: &MemberChange) -> String {
         let (channel, uid) = (word(&change.channel), &change.member.node);
         self.subject(&format!("members.{channel}.{uid}.{}", change.client))
@@ -109,7 +109,7 @@ enum Step {
 const GET: Step = Step::Get { is_sure: false };
 
 pub(super) async fn write(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     changes: Vec<MemberChange>,
 ) -> Result<Vec<bool>, StoreError> {
     let mut written = Vec::with_capacity(changes.len());
@@ -126,7 +126,10 @@ pub(super) async fn write(
 }
 
 /// Writes changes, at most one for each member.
-async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<bool>, StoreError> {
+async fn write_apart(
+    store: &OrderedStore<impl RecordStream>,
+    changes: &[MemberChange],
+) -> Result<Vec<bool>, StoreError> {
     let (stream, link) = (&store.0.stream, store.0.number);
     let own = store.known().processes.get(&store.0.uid).cloned();
     let first = |change: &MemberChange| if change.joined { Step::Write(0, true) } else { GET };
@@ -197,7 +200,9 @@ async fn write_apart(store: &NatsStore, changes: &[MemberChange]) -> Result<Vec<
 }
 
 /// Reads this process's members, and removes invalid entries.
-pub(super) async fn own(store: &NatsStore) -> Result<MembersByChannel, StoreError> {
+pub(super) async fn own(
+    store: &OrderedStore<impl RecordStream>,
+) -> Result<MembersByChannel, StoreError> {
     let process = store.known().processes.get(&store.0.uid).cloned();
     let (mut listed, mut late) = (MembersByChannel::new(), Vec::new());
     for (seq, entry) in store.members_of(&store.0.uid).await? {
@@ -213,7 +218,7 @@ pub(super) async fn own(store: &NatsStore) -> Result<MembersByChannel, StoreErro
 }
 
 pub(super) async fn of_channel(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     channel: &str,
     mut gathered: Gathered,
 ) -> Result<Gathered, StoreError> {
@@ -245,20 +250,20 @@ pub(super) async fn of_channel(
     Ok(gathered)
 }
 
-/// Checks that NATS has not lost its data before or during a read: it still knows that this connection writes the members of this
+/// Checks that the stream has not lost its data before or during a read: it still knows that this connection writes the members of this
 /// process.
-async fn check_process(store: &NatsStore) -> Result<(), StoreError> {
+async fn check_process(store: &OrderedStore<impl RecordStream>) -> Result<(), StoreError> {
     let record = store.0.stream.get(&store.process_subject(&store.0.uid)).await?;
     let process = record.and_then(|record| record.read::<ProcessRecord>());
     match process.is_some_and(|process| process.link == store.0.number) {
         true => Ok(()),
-        false => Err(StoreError::Passed("NATS has lost what this node had written".into())),
+        false => Err(StoreError::Passed("the stream has lost what this node had written".into())),
     }
 }
 
 /// Removes late entries, and entries of processes without a record, which were swept.
 async fn remove_late(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     mut late: Vec<u64>,
     unknown: Vec<(u64, Arc<str>)>,
 ) -> Result<(), StoreError> {
@@ -270,7 +275,7 @@ async fn remove_late(
 }
 
 pub(super) async fn sweep(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     dead: &Arc<str>,
     claim_ms: u64,
 ) -> Result<Option<Vec<MemberChange>>, StoreError> {
@@ -309,7 +314,12 @@ pub(super) async fn sweep(
 }
 
 /// Whether a claim to sweep a process was observed unchanged for its duration.
-fn has_lapsed(store: &NatsStore, dead: &Arc<str>, seq: u64, claim_ms: u64) -> bool {
+fn has_lapsed(
+    store: &OrderedStore<impl RecordStream>,
+    dead: &Arc<str>,
+    seq: u64,
+    claim_ms: u64,
+) -> bool {
     let mut known = store.known();
     let claim = known.claims.entry(Arc::clone(dead)).or_insert_with(|| (seq, Instant::now()));
     if claim.0 != seq {
@@ -318,7 +328,10 @@ fn has_lapsed(store: &NatsStore, dead: &Arc<str>, seq: u64, claim_ms: u64) -> bo
     claim.1.elapsed().as_millis() > u128::from(claim_ms)
 }
 
-pub(super) async fn forget(store: &NatsStore, dead: &str) -> Result<(), StoreError> {
+pub(super) async fn forget(
+    store: &OrderedStore<impl RecordStream>,
+    dead: &str,
+) -> Result<(), StoreError> {
     let stream = &store.0.stream;
     let Some(record) = stream.get(&store.process_subject(dead)).await? else { return Ok(()) };
     let process = record.read::<ProcessRecord>();
@@ -330,7 +343,7 @@ pub(super) async fn forget(store: &NatsStore, dead: &str) -> Result<(), StoreErr
     let left: Vec<u64> = store.members_of(dead).await?.into_iter().map(|(seq, _)| seq).collect();
     stream.remove_all(&left).await?;
     store.purge_counts(dead).await?;
-    stream.remove(record.seq).await.map(drop)
+    stream.remove_all(&[record.seq]).await.map(drop)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Leases in NATS.
+//! Leases on a stream of records.
 //!
 //! A node writes the record of its number only if the last message is the one that it knows: of two nodes that want one number
 //! exactly one succeeds, and a node that was taken for dead notices. No node's wall clock decides whether another is alive. A
@@ -17,12 +17,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::settings_log::LogHead;
-use super::stream::Record;
-use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
+use super::{OrderedStore, Record, RecordStream};
 use crate::cluster::condition::Condition;
 use crate::cluster::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
 use crate::cluster::log_position::LogPosition;
+use crate::cluster::records::settings_log::LogHead;
+use crate::cluster::records::{ATTEMPTS_MAX, VERSION, contended};
 use crate::cluster::store::StoreError;
 
 /// How long a number stays reserved for its former holder.
@@ -96,17 +96,6 @@ pub(super) struct LeaseTable {
 }
 
 impl LeaseTable {
-    #[cfg(test)]
-    pub(super) fn subjects(&self) -> impl Iterator<Item = &str> {
-        self.subjects.iter().map(|subject| &**subject)
-    }
-
-    /// Something was there when the state was read last.
-    #[cfg(test)]
-    pub(super) fn know(&mut self, subject: &str) {
-        self.subjects.insert(subject.into());
-    }
-
     /// Estimates the time of the stream's server.
     pub(super) fn server_ms(&self, now: Instant) -> Option<i64> {
         let (ms, at) = self.clock?;
@@ -215,7 +204,7 @@ impl LeaseTable {
     }
 }
 
-impl NatsStore {
+impl<S: RecordStream> OrderedStore<S> {
     fn node_subject(&self, number: u16) -> String {
         self.subject(&format!("state.nodes.{number}"))
     }
@@ -243,7 +232,7 @@ fn encoded<T: Serialize>(record: &T) -> Vec<u8> {
 }
 
 pub(super) async fn write(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     lease: &Lease,
     facts: &Facts,
 ) -> Result<LeaseReply, StoreError> {
@@ -273,7 +262,7 @@ pub(super) async fn write(
 
 /// Returns `None` if another node wrote first; the state must then be read again.
 async fn write_once(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     lease: &Lease,
     facts: &Facts,
 ) -> Result<Option<LeaseReply>, StoreError> {
@@ -352,7 +341,10 @@ enum ProcessWrite {
 }
 
 /// Records that this connection writes the members of this process.
-async fn write_process(store: &NatsStore, lease: &Lease) -> Result<ProcessWrite, StoreError> {
+async fn write_process(
+    store: &OrderedStore<impl RecordStream>,
+    lease: &Lease,
+) -> Result<ProcessWrite, StoreError> {
     let former = store.known().processes.get(&lease.uid).cloned();
     let (after, outcome) = match former {
         Some((_, ProcessRecord { link, swept_by: None, .. })) if link == store.0.number => {
@@ -376,7 +368,10 @@ async fn write_process(store: &NatsStore, lease: &Lease) -> Result<ProcessWrite,
     }
 }
 
-pub(super) async fn leave(store: &NatsStore, lease: &Lease) -> Result<(), StoreError> {
+pub(super) async fn leave(
+    store: &OrderedStore<impl RecordStream>,
+    lease: &Lease,
+) -> Result<(), StoreError> {
     let subject = store.node_subject(lease.number);
     for _ in 0..ATTEMPTS_MAX {
         let Some(record) = store.0.stream.get(&subject).await? else { return Ok(()) };
@@ -395,6 +390,9 @@ pub(super) async fn leave(store: &NatsStore, lease: &Lease) -> Result<(), StoreE
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::inbox::Inbox;
+    use crate::cluster::memory::Memory;
+    use crate::cluster::store::Store as _;
 
     fn record(number: u16, uid: &str, seq: u64, time_ms: i64) -> Record {
         let facts = Facts::named("");
@@ -463,5 +461,22 @@ mod tests {
         assert!(!is_dead(10, std::slice::from_ref(&of_b)));
         assert!(!is_dead(18, std::slice::from_ref(&of_b)));
         assert!(is_dead(20, &[of_b]));
+    }
+
+    /// A record that is replaced during a read may not be delivered. The test uses one that lease reads never deliver.
+    #[tokio::test]
+    async fn record_that_was_known_and_is_not_delivered_is_read_by_its_subject() {
+        let (store, _link) = Memory::open(&Arc::default(), "own".into(), Inbox::of_nobody());
+        let renew = || store.write_lease(lease(), Facts::named(""), Vec::new());
+        renew().await.expect("a lease");
+        let subject = store.subject("members.room.own.1");
+        let put = store.0.stream.put(subject.clone(), 0, b"{}".to_vec()).await;
+        assert!(put.is_ok_and(|seq| seq.is_some()));
+        store.known().subjects.insert(subject.as_str().into());
+        renew().await.expect("a lease");
+        assert!(store.known().subjects.contains(&*subject), "it is there, and was read");
+        store.0.stream.purge(&subject).await.expect("it is removed");
+        renew().await.expect("a lease");
+        assert!(!store.known().subjects.contains(&*subject));
     }
 }

@@ -1,4 +1,4 @@
-//! Connections of users in NATS: a record for each user of each process.
+//! Connections of users on a stream of records: a record for each user of each process.
 //!
 //! A process writes its count and then reads those of the others. All records share one sequence: a connection that another
 //! process has counted after this one's record was admitted later, and that process must disconnect it. So of two processes that
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use dunlin_engine::nats::word;
 use serde::{Deserialize, Serialize};
 
-use super::stream::{Record, RecordWrite};
-use super::{ATTEMPTS_MAX, NatsStore, VERSION, contended};
+use super::{OrderedStore, Record, RecordStream, RecordWrite};
+use crate::cluster::records::{ATTEMPTS_MAX, VERSION, contended};
 use crate::cluster::store::{StoreError, UserCountsWrite};
 
 /// The stored form of a count.
@@ -30,7 +30,7 @@ impl CountRecord {
     }
 }
 
-impl NatsStore {
+impl<S: RecordStream> OrderedStore<S> {
     fn count_subject(&self, user: &str, uid: &str) -> String {
         self.subject(&format!("users.{}.{uid}", word(user)))
     }
@@ -43,7 +43,7 @@ impl NatsStore {
 
 /// Writes counts of this process and reads those of the others.
 pub(super) async fn write(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     UserCountsWrite { users, is_all, others }: &UserCountsWrite,
 ) -> Result<Vec<u64>, StoreError> {
     if *is_all {
@@ -65,7 +65,12 @@ pub(super) async fn write(
 }
 
 /// The connections that another process had when this one wrote its own record.
-fn counted(store: &NatsStore, uid: &Arc<str>, record: &Record, own_seq: u64) -> u64 {
+fn counted(
+    store: &OrderedStore<impl RecordStream>,
+    uid: &Arc<str>,
+    record: &Record,
+    own_seq: u64,
+) -> u64 {
     let Some(count) = CountRecord::of(record) else { return 0 };
     let known = store.known();
     let is_late = known
@@ -80,7 +85,7 @@ fn counted(store: &NatsStore, uid: &Arc<str>, record: &Record, own_seq: u64) -> 
 
 /// Returns the sequences of the records; 0 for a record that was removed.
 async fn write_own(
-    store: &NatsStore,
+    store: &OrderedStore<impl RecordStream>,
     users: &[(Box<str>, u32)],
     is_all: bool,
 ) -> Result<Vec<u64>, StoreError> {
