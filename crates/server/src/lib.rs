@@ -52,7 +52,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dunlin_bus::{Endpoint, MeshConfig, Monitor, mesh};
+use dunlin_bus::Monitor;
 use dunlin_config::store::{Directory, InitialConfig, RecoverySource, Store};
 use dunlin_config::{ConfigErrors, Log, Snapshot};
 
@@ -61,7 +61,7 @@ use crate::admin::{AdminParams, OperatorAccess};
 use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
 use crate::control::Control;
-use crate::message::bus::BusMessage;
+use crate::message::bus::{Bus, OTHER_THREADS};
 use crate::program::Program;
 use crate::push::PushThread;
 use crate::state::ServerState;
@@ -92,8 +92,6 @@ pub use crate::validation::{ValidConfig, errors_of};
 /// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the
 /// webhooks thread.
 pub const WORKERS_MAX: usize = dunlin_bus::ENDPOINTS_MAX - OTHER_THREADS;
-/// The control, admin, push and webhooks threads.
-const OTHER_THREADS: usize = 4;
 
 /// What to serve.
 pub struct ServeOptions {
@@ -144,9 +142,11 @@ fn serve_program(
         own_descriptor_tables: config.server.own_descriptor_tables && program.is_none(),
         pinned: config.server.pin_workers,
     };
-    let (endpoints, others) = endpoints(workers, config.limits.bus_slots as usize)?;
-    let doorbells = others.each_ref().map(Endpoint::doorbell);
-    let state = Arc::new(new_state(snapshot, workers, others[0].monitor())?);
+    let bus = Bus::open(workers, config.limits.bus_slots as usize).map_err(ServeError::Bus)?;
+    let Bus { workers: endpoints, control: endpoint, .. } = bus;
+    let doorbells =
+        [endpoint.doorbell(), bus.admin.doorbell(), bus.push.doorbell(), bus.webhooks.doorbell()];
+    let state = Arc::new(new_state(snapshot, workers, endpoint.monitor())?);
     check_listener_tls(&state.settings.load())?;
     if let Some(program) = program {
         program.handle.open(workers).map_err(ServeError::Control)?;
@@ -156,14 +156,13 @@ fn serve_program(
     let revocation_log = open_revocations(state_dir.as_deref(), &state, &mut recovery)?;
     let boot = clone_all(&listeners)?;
     let workers = Workers::start(&state, endpoints, &doorbells, clone_all(&listeners)?, placement)?;
-    let [endpoint, admin_endpoint, push_endpoint, webhooks] = others;
     let (pushes, unused) =
-        PushThread::start(&state, push_endpoint, state_dir.as_deref(), &mut recovery)?;
+        PushThread::start(&state, bus.push, state_dir.as_deref(), &mut recovery)?;
     recovery.extend(report_unused(unused, &state.settings.load().config));
     let admin = AdminParams {
         state: Arc::clone(&state),
         push: Some(pushes.handle()),
-        endpoint: admin_endpoint,
+        endpoint: bus.admin,
         store,
         reservations,
         listener: admin_listener,
@@ -180,7 +179,7 @@ fn serve_program(
         listeners,
         admin,
         pushes,
-        webhooks,
+        webhooks: bus.webhooks,
         client_addr,
         admin_addr,
         recovery,
@@ -242,19 +241,6 @@ fn listeners(
         .map_err(failed("server.client_addr (--client)", clients))?;
     let admin = TcpListener::bind(admin).map_err(failed("server.admin_addr (--admin)", admin))?;
     Ok((listeners, admin))
-}
-
-/// Creates the bus endpoints of the workers and of the control, admin, push and webhooks threads.
-#[expect(clippy::type_complexity, reason = "a name would say less")]
-fn endpoints(
-    workers: usize,
-    ring_slots: usize,
-) -> Result<(Vec<Endpoint<BusMessage>>, [Endpoint<BusMessage>; OTHER_THREADS]), ServeError> {
-    let config = MeshConfig { ring_slots, ..MeshConfig::default() };
-    let mut endpoints = mesh(workers + OTHER_THREADS, &config).map_err(ServeError::Bus)?;
-    let others = endpoints.split_off(workers);
-    let others = others.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"));
-    Ok((endpoints, others))
 }
 
 /// Creates the state that all threads share, with new random secrets.

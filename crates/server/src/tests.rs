@@ -15,11 +15,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::{Config, Secret};
 use dunlin_hub::SessionId;
 
-use crate::message::bus::BusMessage;
+use crate::message::bus::{Endpoint, SmallBus};
+use crate::message::control::ControlMessage;
+use crate::message::worker::WorkerMessage;
 use crate::metrics::Metric;
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
@@ -32,7 +33,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// Workers without the control thread around them.
 pub(crate) struct Cluster {
     pub(crate) state: Arc<ServerState>,
-    control: Endpoint<BusMessage>,
+    control: Endpoint<ControlMessage>,
     workers: Workers,
     pub(crate) address: SocketAddr,
 }
@@ -48,8 +49,7 @@ impl Cluster {
         change(&mut config);
         let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), workers, 128).unwrap();
         let address = listeners[0].local_addr().unwrap();
-        let mut endpoints = mesh(workers + 1, &MeshConfig::default()).unwrap();
-        let control = endpoints.pop().unwrap();
+        let SmallBus { workers: endpoints, control, .. } = SmallBus::open(workers).unwrap();
         let snapshot = Arc::new(dunlin_config::Snapshot::new(1, config).unwrap());
         let state =
             Arc::new(ServerState::new(Settings::new(snapshot), workers, [7; 16], String::new()));
@@ -60,8 +60,8 @@ impl Cluster {
         Self { state, control, workers, address }
     }
 
-    pub(crate) fn send(&mut self, worker: usize, message: BusMessage) {
-        assert!(self.control.send(worker, message).is_ok());
+    pub(crate) fn send(&mut self, worker: usize, message: WorkerMessage) {
+        assert!(self.control.send(self.state.bus.worker(worker), message).is_ok());
         self.control.flush();
     }
 
@@ -105,7 +105,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for worker in 0..self.state.counters.len() {
-            let _ = self.control.send(worker, BusMessage::Stop);
+            let _ = self.control.send(self.state.bus.worker(worker), WorkerMessage::Stop);
         }
         self.control.flush();
         self.workers.join(TIMEOUT);
@@ -175,7 +175,7 @@ fn a_worker_that_panics_takes_no_other_workers_clients_along() {
     let on_first = listeners.iter().filter(|listener| listener.id.worker() == 0).count();
     assert!((1..40).contains(&on_first), "the kernel spreads 40 connections over both");
 
-    cluster.send(0, BusMessage::Panic);
+    cluster.send(0, WorkerMessage::Panic);
     cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
     cluster.look_after_until(|state| state.workers_ready() == 2);
     // A request under way when the new incarnation announces itself is answered with an error.
@@ -241,7 +241,7 @@ fn draining_says_goodbye_with_a_code_to_come_back_on() {
         (0..8).map(|_| Listener::connect(cluster.address, "news")).collect();
     cluster.state.set_lifecycle(Lifecycle::Draining);
     for worker in 0..2 {
-        cluster.send(worker, BusMessage::Drain);
+        cluster.send(worker, WorkerMessage::Drain);
     }
     for listener in &mut listeners {
         let push = listener.next().expect("a disconnect push");
@@ -282,7 +282,7 @@ fn call_refused_while_draining_says_that_nothing_was_stored() {
         send(stream, "POST /api/info", "{}").unwrap();
         assert!(answer(stream).starts_with("HTTP/1.1 200"));
     }
-    cluster.send(0, BusMessage::Drain);
+    cluster.send(0, WorkerMessage::Drain);
     // The goodbyes have begun when the first connection has ended.
     for stream in &streams {
         stream.set_nonblocking(true).unwrap();
@@ -320,7 +320,7 @@ fn a_worker_that_panics_gives_the_places_of_its_connections_back() {
     let mut cluster = Cluster::start(1);
     let clients = [(); 3].map(|()| Listener::connect(cluster.address, "news"));
     assert_eq!(cluster.state.admissions.total(), 3);
-    cluster.send(0, BusMessage::Panic);
+    cluster.send(0, WorkerMessage::Panic);
     cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
     assert_eq!(cluster.state.admissions.total(), 0, "of connections that are no more");
     drop(clients);

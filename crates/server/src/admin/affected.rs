@@ -13,7 +13,7 @@ use super::timer::Timer;
 use super::worker_query::{WorkerQueries, WorkerQuery};
 use super::{Admin, Cx, answer_json};
 use crate::auth::{Verifier, fingerprint};
-use crate::message::bus::{AffectedCounts, AffectedScope, BusMessage};
+use crate::message::worker::{AffectedCounts, AffectedScope, WorkerMessage};
 use crate::metrics::Metric;
 
 /// Time for workers to count. One that does not reply in time is reported as unresponsive.
@@ -75,8 +75,8 @@ impl Admin {
         let scope = Arc::new(scope);
         for worker in 0..workers {
             // A worker whose ring is full stays unresponsive.
-            let message = BusMessage::CountAffected { request_id, scope: Arc::clone(&scope) };
-            let _ = self.endpoint.send(worker, message);
+            let message = WorkerMessage::CountAffected { request_id, scope: Arc::clone(&scope) };
+            let _ = self.endpoint.send(self.state.bus.worker(worker), message);
         }
         self.endpoint.flush();
         cx.run_after(COUNT_TIMEOUT_MS, Timer::DryRun as u64);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::problem::{self, ProblemDetails};
 use super::worker_query::{WorkerQueries, WorkerQuery};
 use super::{Admin, Cx, answer_json};
-use crate::message::bus::{BroadcastCommand, BusMessage};
+use crate::message::worker::{BroadcastCommand, WorkerMessage};
 
 /// How long a worker may take to reply. One that does not is reported as unresponsive.
 const REPLY_TIMEOUT_MS: u64 = 2_000;
@@ -61,8 +61,8 @@ impl Admin {
         };
         for worker in 0..workers {
             // A worker whose ring is full stays unresponsive.
-            let message = BusMessage::BroadcastCommand { request_id, command: command.clone() };
-            let _ = self.endpoint.send(worker, message);
+            let message = WorkerMessage::BroadcastCommand { request_id, command: command.clone() };
+            let _ = self.endpoint.send(self.state.bus.worker(worker), message);
         }
         Ok(())
     }

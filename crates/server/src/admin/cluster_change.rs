@@ -15,10 +15,9 @@ use serde_json::{Value, json};
 use super::commit::{ReplyTo, SubmittedChange};
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, answer_json, respond};
-use crate::message::bus::BusMessage;
 use crate::message::cluster::{
-    ClaimError, ClusterStatus, OutOfSync, SharedChange, SharedChangeBatch, SharedChangeEvent,
-    SharedChangeRequest,
+    ClaimError, ClusterMessage, ClusterStatus, OutOfSync, SharedChange, SharedChangeBatch,
+    SharedChangeEvent, SharedChangeRequest,
 };
 
 /// How long other nodes may not make changes while this node applies one, in addition to the duration of a canary trial.
@@ -202,9 +201,8 @@ impl Admin {
 
     fn send_change_request(&mut self, request: SharedChangeRequest) {
         // If the ring is full, the change times out at its deadline.
-        let _ = self
-            .endpoint
-            .send(self.state.control_endpoint(), BusMessage::SharedChangeRequest(request));
+        let request = ClusterMessage::SharedChangeRequest(request);
+        let _ = self.endpoint.send(self.state.bus.control(), request);
     }
 
     /// Handles an event of the control thread.
@@ -412,9 +410,9 @@ impl Admin {
                 let (request_id, newest) = (offer.request_id, changes.newest.to_string());
                 changes.offers.pop_front();
                 let response = newest.into_bytes().into();
-                let reply = BusMessage::NodeReply { request_id, response };
+                let reply = ClusterMessage::NodeReply { request_id, response };
                 // If the ring is full, the other node reports this one as not answering.
-                let _ = self.endpoint.send(self.state.control_endpoint(), reply);
+                let _ = self.endpoint.send(self.state.bus.control(), reply);
                 self.show_settings_position();
                 continue;
             };

@@ -11,8 +11,7 @@ use super::call;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::WorkerQueries;
 use super::{Admin, Cx, answer_json};
-use crate::message::bus::BusMessage;
-use crate::message::cluster::{ClusterStatus, NodeStatus, StatusPage};
+use crate::message::cluster::{ClusterMessage, ClusterStatus, NodeStatus, StatusPage};
 
 /// Most requests in flight.
 const REQUESTS_MAX: usize = 16;
@@ -81,8 +80,8 @@ impl Admin {
             return Err(ProblemDetails::new(&problem::OVERLOADED, detail).header("Retry-After", &1));
         };
         // If the ring is full, the request is answered at its deadline.
-        let query = BusMessage::StatusQuery { request_id, page };
-        let _ = self.endpoint.send(self.state.control_endpoint(), query);
+        let query = ClusterMessage::StatusQuery { request_id, page };
+        let _ = self.endpoint.send(self.state.bus.control(), query);
         Ok(())
     }
 
@@ -125,8 +124,8 @@ impl Admin {
         }
         let response = response.into_bytes().into();
         // If the ring is full, that node lists this one as unreachable.
-        let reply = BusMessage::NodeReply { request_id, response };
-        let _ = self.endpoint.send(self.state.control_endpoint(), reply);
+        let reply = ClusterMessage::NodeReply { request_id, response };
+        let _ = self.endpoint.send(self.state.bus.control(), reply);
     }
 }
 

@@ -24,7 +24,8 @@ use super::problem::{self, ProblemDetails};
 use super::timer::Timer;
 use super::{Admin, Cx, respond, unix_ms, warnings};
 use crate::crash;
-use crate::message::bus::BusMessage;
+use crate::message::webhooks::WebhooksMessage;
+use crate::message::worker::WorkerMessage;
 use crate::metrics::{ConfigMetric, Metric};
 use crate::state::settings::Settings;
 use crate::validation;
@@ -370,14 +371,14 @@ impl Admin {
     pub(super) fn wake_webhooks(&mut self) {
         self.commits.webhooks_timer_set = false;
         // If the ring is full, the thread is awake or about to wake.
-        let _ = self.endpoint.send(self.state.webhooks_endpoint(), BusMessage::AdoptSettings);
+        let _ = self.endpoint.send(self.state.bus.webhooks(), WebhooksMessage::AdoptSettings);
         self.endpoint.flush();
     }
 
     pub(super) fn wake_workers(&mut self) {
         for worker in 0..self.state.workers() {
             // If the ring is full, the worker is awake or about to wake.
-            let _ = self.endpoint.send(worker, BusMessage::AdoptSettings);
+            let _ = self.endpoint.send(self.state.bus.worker(worker), WorkerMessage::AdoptSettings);
         }
         self.endpoint.flush();
     }

@@ -58,7 +58,6 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use dunlin_bus::Endpoint;
 use dunlin_config::store::Store;
 use dunlin_config::{Config, Log};
 use dunlin_metrics::{Registry, text};
@@ -86,7 +85,9 @@ use self::worker_query::WorkerQueries;
 use crate::admin::reservations::Reservations;
 use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
-use crate::message::bus::BusMessage;
+use crate::message::admin::AdminMessage;
+use crate::message::bus::Endpoint;
+use crate::message::cluster::ClusterToAdmin;
 use crate::message::cluster::StatusPage;
 use crate::metrics::log_gate::LogGate;
 use crate::metrics::{ConfigCounters, ConfigMetric};
@@ -137,7 +138,7 @@ pub(crate) struct Admin {
     revocation_log: Option<RevocationLog>,
     /// `None` without a push thread.
     push: Option<PushHandle>,
-    endpoint: Endpoint<BusMessage>,
+    endpoint: Endpoint<AdminMessage>,
     store: Store,
     /// The newest revision that is known to be on disk.
     durable: u64,
@@ -179,7 +180,7 @@ pub(crate) struct Admin {
 pub(crate) struct AdminParams {
     pub(crate) state: Arc<ServerState>,
     pub(crate) push: Option<PushHandle>,
-    pub(crate) endpoint: Endpoint<BusMessage>,
+    pub(crate) endpoint: Endpoint<AdminMessage>,
     pub(crate) store: Store,
     pub(crate) reservations: Reservations,
     pub(crate) listener: TcpListener,
@@ -570,25 +571,29 @@ impl Handler for Admin {
     fn on_tick(&mut self, cx: &mut Cx) {
         while let Some((_, message)) = self.endpoint.recv() {
             match message {
-                BusMessage::BroadcastReply { request_id, worker, found, acted } => {
+                AdminMessage::BroadcastReply { request_id, worker, found, acted } => {
                     self.handle_broadcast_reply(cx, request_id, worker, found, acted);
                 }
-                BusMessage::AffectedReply { request_id, worker, counts } => {
+                AdminMessage::AffectedReply { request_id, worker, counts } => {
                     self.handle_affected_reply(cx, request_id, worker, *counts);
                 }
-                BusMessage::Revoke { worker, token, revocation } => {
+                AdminMessage::Revoke { worker, token, revocation } => {
                     self.handle_revoke(worker, token, &revocation);
                 }
-                BusMessage::Unblock { worker, token, user } => {
+                AdminMessage::Unblock { worker, token, user } => {
                     self.handle_unblock(worker, token, &user);
                 }
-                BusMessage::StatusQuery { request_id, page } => {
+                AdminMessage::Cluster(ClusterToAdmin::StatusQuery { request_id, page }) => {
                     self.serve_status(request_id, page);
                 }
-                BusMessage::ClusterStatus(status) => self.handle_cluster_status(cx, *status),
-                BusMessage::SharedChangeEvent(event) => self.handle_change_event(cx, *event),
-                // Everything else only wakes the thread.
-                _ => {}
+                AdminMessage::Cluster(ClusterToAdmin::Status(status)) => {
+                    self.handle_cluster_status(cx, *status);
+                }
+                AdminMessage::Cluster(ClusterToAdmin::SharedChangeEvent(event)) => {
+                    self.handle_change_event(cx, *event);
+                }
+                // It has woken the thread.
+                AdminMessage::SettingsAdopted => {}
             }
         }
         self.advance(cx);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, answer_json, unix_ms};
 use crate::auth::revocation::{NAME_BYTES_MAX, Revocation, RevocationError, Revoked};
-use crate::message::bus::BusMessage;
+use crate::message::worker::WorkerMessage;
 
 /// The body of a `POST` or `DELETE`.
 #[derive(Deserialize)]
@@ -66,7 +66,9 @@ impl Admin {
     pub(super) fn handle_revoke(&mut self, worker: usize, token: u64, revocation: &Revocation) {
         let result = self.revoke(revocation);
         // If the ring is full, the worker answers its caller with a timeout.
-        let _ = self.endpoint.send(worker, BusMessage::RevokeReply { token, result });
+        let _ = self
+            .endpoint
+            .send(self.state.bus.worker(worker), WorkerMessage::RevokeReply { token, result });
     }
 
     /// Handles the end of a user's block, requested by a caller of the server API.
@@ -79,7 +81,9 @@ impl Admin {
             }),
             _ => Ok(()),
         };
-        let _ = self.endpoint.send(worker, BusMessage::RevokeReply { token, result });
+        let _ = self
+            .endpoint
+            .send(self.state.bus.worker(worker), WorkerMessage::RevokeReply { token, result });
     }
 
     fn revoke(&mut self, revocation: &Revocation) -> Result<(), RevocationError> {
@@ -87,8 +91,9 @@ impl Admin {
         let max = self.store.head().config.client.token.revocations_max as usize;
         let in_force = self.state.revocations.add(revocation.clone(), now_ms, max)?;
         for worker in 0..self.state.workers() {
-            let message = BusMessage::Revoked(Box::new(in_force.clone()));
-            if self.endpoint.send(worker, message).is_err() && !self.unreached.contains(&worker) {
+            let message = WorkerMessage::Revoked(Box::new(in_force.clone()));
+            let to = self.state.bus.worker(worker);
+            if self.endpoint.send(to, message).is_err() && !self.unreached.contains(&worker) {
                 self.unreached.push(worker);
             }
         }
@@ -101,8 +106,10 @@ impl Admin {
 
     /// Notifies workers again whose rings were full when tokens were revoked. Called once a second.
     pub(super) fn reach_workers(&mut self) {
-        let Self { unreached, endpoint, .. } = self;
-        unreached.retain(|&worker| endpoint.send(worker, BusMessage::RevokedUnseen).is_err());
+        let Self { unreached, endpoint, state, .. } = self;
+        unreached.retain(|&worker| {
+            endpoint.send(state.bus.worker(worker), WorkerMessage::RevokedUnseen).is_err()
+        });
     }
 }
 

@@ -8,14 +8,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::store::{Disk, InitialConfig, Store};
 use dunlin_config::{Config, Log, Secret};
 use serde_json::{Value, json};
 
 use crate::admin::reservations::{Reservations, ServedAddrs};
 use crate::admin::{Admin, AdminParams, AdminThread, Cx, OperatorAccess};
-use crate::message::bus::BusMessage;
+use crate::message::bus::{Endpoint, SmallBus};
+use crate::message::control::ControlMessage;
+use crate::message::worker::WorkerMessage;
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::listeners::listen;
@@ -30,7 +31,7 @@ pub(super) const OPERATOR: &str = "the operator's token";
 /// Workers and the admin thread, in this process.
 pub(super) struct TestServer {
     pub(super) state: Arc<ServerState>,
-    control: Mutex<Endpoint<BusMessage>>,
+    control: Mutex<Endpoint<ControlMessage>>,
     workers: Mutex<Option<Workers>>,
     admin: Option<AdminThread>,
     pub(super) clients: SocketAddr,
@@ -94,9 +95,8 @@ impl TestServer {
         let boot = listeners.iter().map(|listener| listener.try_clone().unwrap()).collect();
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let mut endpoints = mesh(workers + 2, &MeshConfig::default()).unwrap();
-        let endpoint = endpoints.pop().unwrap();
-        let control = endpoints.pop().unwrap();
+        let SmallBus { workers: endpoints, control, admin: endpoint } =
+            SmallBus::open(workers).unwrap();
         let settings = Settings::new(Arc::clone(store.head()));
         let state = Arc::new(ServerState::new(settings, workers, [7; 16], String::new()));
         let _ = state.monitor.set(control.monitor());
@@ -211,7 +211,11 @@ impl TestServer {
         let (stalled, stalls) = channel();
         let (release, until) = channel();
         let control = self.control.get_mut().unwrap();
-        assert!(control.send(worker, BusMessage::Stall(stalled, until)).is_ok());
+        assert!(
+            control
+                .send(self.state.bus.worker(worker), WorkerMessage::Stall(stalled, until))
+                .is_ok()
+        );
         control.flush();
         stalls.recv_timeout(TIMEOUT).expect("the worker takes it");
         release
@@ -251,7 +255,7 @@ impl Drop for TestServer {
         }
         let control = self.control.get_mut().unwrap();
         for worker in 0..self.state.workers() {
-            let _ = control.send(worker, BusMessage::Stop);
+            let _ = control.send(self.state.bus.worker(worker), WorkerMessage::Stop);
         }
         control.flush();
         if let Some(mut workers) = self.workers.get_mut().unwrap().take() {

@@ -33,6 +33,7 @@ use super::name_conflict::NameConflict;
 use super::newcomers::Newcomers;
 use super::occupancy::Occupancy;
 use super::online::{self, ClusterOnlineQueries};
+use super::outbox::Outbox;
 use super::presence_reads::{PresenceKind, PresenceReads, PresenceRequest};
 use super::recent_changes::RecentChanges;
 use super::standing::Passed;
@@ -42,9 +43,8 @@ use super::store::{Destination, RawMessage, Store, StoreError, UserCountsWrite};
 use super::user_counts::UserCounts;
 use crate::api::{ApiErrorCode, Method};
 use crate::limits::user_connections::UserCount;
-use crate::message::bus::BusMessage;
-use crate::message::cluster::ClusterRequest;
-use crate::message::to_workers::ToWorkers;
+use crate::message::cluster::{ClusterMessage, ClusterOutput, ClusterRequest, ClusterToWorker};
+use crate::message::online::OnlineQuery;
 
 /// The pause between two attempts to connect to the store.
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
@@ -53,8 +53,8 @@ const WRITES_A_LEASE: u32 = 3;
 
 /// An event from outside the agent.
 pub(super) enum Input {
-    /// From a worker.
-    Bus(usize, BusMessage),
+    /// From an endpoint of the bus.
+    Bus(usize, ClusterMessage),
     /// Leave the cluster and stop.
     Leave,
 }
@@ -91,7 +91,7 @@ pub(super) enum TaskResult {
 
 pub(super) struct Agent {
     pub(super) node: Arc<dyn LocalNode>,
-    pub(super) to_workers: ToWorkers,
+    pub(super) outbox: Outbox,
     pub(super) address: StoreAddress,
     pub(super) call_timeout: Duration,
     every: Duration,
@@ -151,7 +151,7 @@ impl Agent {
         settings: &Cluster,
         engine: &Arc<Engine>,
         (wanted, former): (u16, Option<u16>),
-        to_workers: ToWorkers,
+        outbox: Outbox,
     ) -> Agent {
         let address = StoreAddress::new(engine);
         let uid: Arc<str> = node.uid().into();
@@ -164,7 +164,7 @@ impl Agent {
         let name = settings.engine.clone().unwrap_or_default();
         node.cluster().set_place(name, (&address, address.place()), lease_ms);
         let agent = Agent {
-            to_workers,
+            outbox,
             address,
             call_timeout: Duration::from_millis(settings.call_timeout_ms),
             every: Duration::from_millis(settings.lease_ms) / WRITES_A_LEASE,
@@ -207,7 +207,7 @@ impl Agent {
             node,
         };
         agent.say_number();
-        agent.tell_workers(|| BusMessage::ListOccupied);
+        agent.tell_workers(|| ClusterToWorker::ListOccupied);
         agent
     }
 
@@ -260,7 +260,7 @@ impl Agent {
         }
         self.node.budgets().share(false);
         self.node.cluster().leave();
-        self.tell_workers(|| BusMessage::NodeNumber);
+        self.tell_workers(|| ClusterToWorker::NodeNumber);
     }
 
     // The store.
@@ -377,7 +377,7 @@ impl Agent {
             TaskResult::MembersRead(Ok(stale)) => {
                 let waiting = (0..self.node.workers()).collect();
                 self.reconciliation = Some(Reconciliation { stale, waiting });
-                self.tell_workers(|| BusMessage::ListMembers);
+                self.tell_workers(|| ClusterToWorker::ListMembers);
             }
             TaskResult::MembersRead(Err(error)) => {
                 self.mark_members_lost();
@@ -542,20 +542,20 @@ impl Agent {
     /// Sends the workers the node number for new session ids.
     fn say_number(&self) {
         self.node.cluster().set_number(Some(self.lease.number));
-        self.tell_workers(|| BusMessage::NodeNumber);
+        self.tell_workers(|| ClusterToWorker::NodeNumber);
     }
 
-    pub(super) fn tell_workers(&self, message: impl Fn() -> BusMessage) {
+    pub(super) fn tell_workers(&self, message: impl Fn() -> ClusterToWorker) {
         for worker in 0..self.node.workers() {
-            if !self.to_workers.send((worker, message())) {
+            if !self.outbox.send(ClusterOutput::Worker(worker, message())) {
                 self.node.cluster().counters.count(ClusterMetric::AnnouncementsDropped);
             }
         }
     }
 
-    fn handle_bus(&mut self, worker: usize, message: BusMessage) {
+    fn handle_bus(&mut self, worker: usize, message: ClusterMessage) {
         match message {
-            BusMessage::ClusterRequest { token, request } => {
+            ClusterMessage::Request { token, request } => {
                 let origin = CallOrigin { worker, token };
                 match *request {
                     ClusterRequest::Command { method, request, to, about } => {
@@ -572,16 +572,17 @@ impl Agent {
                     }
                 }
             }
-            BusMessage::OnlineQuery { request_id, users } => self.ask_online(request_id, &users),
-            BusMessage::StatusQuery { request_id, page } => self.ask_status(request_id, page),
-            BusMessage::SharedChangeRequest(request) => self.handle_change_request(request),
-            BusMessage::Members(report) => self.handle_members(worker, *report),
-            BusMessage::UsersChanged => self.write_users(),
-            BusMessage::Occupancy(changes) => self.handle_occupancy(changes),
-            BusMessage::NodeReply { request_id, response } => {
+            ClusterMessage::OnlineQuery(OnlineQuery { request_id, users }) => {
+                self.ask_online(request_id, &users);
+            }
+            ClusterMessage::StatusQuery { request_id, page } => self.ask_status(request_id, page),
+            ClusterMessage::SharedChangeRequest(request) => self.handle_change_request(request),
+            ClusterMessage::Members(report) => self.handle_members(worker, *report),
+            ClusterMessage::UsersChanged => self.write_users(),
+            ClusterMessage::Occupancy(changes) => self.handle_occupancy(changes),
+            ClusterMessage::NodeReply { request_id, response } => {
                 self.handle_served(request_id, &response);
             }
-            _ => {}
         }
     }
 

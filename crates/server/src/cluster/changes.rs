@@ -24,9 +24,9 @@ use super::lease::Node;
 use super::log_position::LogPosition;
 use super::message::{NodeMessage, VERSION};
 use super::store::{LogClaim, LogEntry, LogPart, StoreError};
-use crate::message::bus::BusMessage;
 use crate::message::cluster::{
-    ClaimError, OutOfSync, SharedChange, SharedChangeBatch, SharedChangeEvent, SharedChangeRequest,
+    ClaimError, ClusterOutput, ClusterToAdmin, OutOfSync, SharedChange, SharedChangeBatch,
+    SharedChangeEvent, SharedChangeRequest,
 };
 
 /// The name of the message between nodes that announces a new change in the log.
@@ -89,8 +89,8 @@ impl Agent {
     }
 
     fn tell_admin(&self, event: SharedChangeEvent) {
-        let event = BusMessage::SharedChangeEvent(Box::new(event));
-        let _ = self.to_workers.send((self.node.admin_endpoint(), event));
+        let event = ClusterToAdmin::SharedChangeEvent(Box::new(event));
+        let _ = self.outbox.send(ClusterOutput::Admin(event));
     }
 
     fn claim(&mut self, hold_ms: u64) {

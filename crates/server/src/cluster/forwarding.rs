@@ -14,8 +14,9 @@ use super::message::{NodeMessage, unix_ms};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 use crate::api::{AboutUser, ApiErrorCode, Method};
-use crate::message::bus::BusMessage;
-use crate::message::cluster::{ClusterCommand, ClusterReply, TargetNodes};
+use crate::message::cluster::{
+    ClusterCommand, ClusterOutput, ClusterReply, ClusterToWorker, TargetNodes,
+};
 
 /// Represents the store among the nodes that a call waits for: it keeps the call for disconnected nodes.
 pub(super) const KEPT: &str = "kept";
@@ -181,7 +182,7 @@ impl Agent {
         if let Some(for_whom) = for_whom {
             let (uid, id) = for_whom;
             self.serving.insert(request_id, (uid, id, Instant::now()));
-            if self.to_workers.is_full() {
+            if self.outbox.is_full() {
                 let why = "too much waits for the workers of this node; repeat the call";
                 let (_, body) = ApiErrorCode::Internal.with_reason(why).response(false);
                 return self.handle_served(request_id, &body);
@@ -189,7 +190,7 @@ impl Agent {
         }
         let worker = (request_id % self.node.workers() as u64) as usize;
         let command = Box::new(ClusterCommand { request_id, method, request });
-        let _ = self.to_workers.send((worker, BusMessage::ClusterCommand(command)));
+        let _ = self.outbox.send(ClusterOutput::Worker(worker, ClusterToWorker::Command(command)));
     }
 
     /// Forgets commands whose workers have died.
@@ -241,8 +242,8 @@ impl Agent {
         CallOrigin { worker, token }: CallOrigin,
         reply: ClusterReply,
     ) {
-        let message = BusMessage::ClusterReply { token, reply: Box::new(reply) };
-        let _ = self.to_workers.send((worker, message));
+        let reply = ClusterToWorker::Reply { token, reply: Box::new(reply) };
+        let _ = self.outbox.send(ClusterOutput::Worker(worker, reply));
     }
 
     /// Reads the revocations made while this node was disconnected, and executes them.

@@ -11,12 +11,13 @@ use tokio::time::timeout;
 
 use super::agent::{Agent, Input};
 use super::local_node::LocalNode;
+use super::outbox::Outbox;
 use crate::api::ApiErrorCode;
-use crate::message::bus::BusMessage;
 use crate::message::cluster::{
-    ClaimError, ClusterReply, ClusterRequest, ClusterStatus, SharedChangeEvent, SharedChangeRequest,
+    ClaimError, ClusterMessage, ClusterOutput, ClusterReply, ClusterRequest, ClusterStatus,
+    ClusterToAdmin, ClusterToWorker, SharedChangeEvent, SharedChangeRequest,
 };
-use crate::message::to_workers::ToWorkers;
+use crate::message::online::{OnlineQuery, OnlineReply};
 
 /// The most requests of workers that wait for the agent. More are refused.
 const INPUTS_MAX: usize = 65_536;
@@ -24,7 +25,7 @@ const INPUTS_MAX: usize = 65_536;
 /// The agent, if there is a cluster.
 pub(crate) struct ClusterHandle {
     node: Arc<dyn LocalNode>,
-    to_workers: ToWorkers,
+    outbox: Outbox,
     running: Option<RunningAgent>,
     /// The value of `limits.connections_per_user_max` that was last sent to the agent.
     user_bound: u32,
@@ -46,9 +47,9 @@ struct RunningAgent {
 }
 
 impl ClusterHandle {
-    /// `to_workers` takes the messages of the agent to workers.
-    pub(crate) fn new(node: Arc<dyn LocalNode>, to_workers: ToWorkers) -> ClusterHandle {
-        ClusterHandle { node, to_workers, running: None, user_bound: 0 }
+    /// `outbox` takes the messages of the agent to the other threads.
+    pub(crate) fn new(node: Arc<dyn LocalNode>, outbox: Outbox) -> ClusterHandle {
+        ClusterHandle { node, outbox, running: None, user_bound: 0 }
     }
 
     /// Applies the settings. An agent whose settings have changed leaves the former cluster before the next one joins.
@@ -57,7 +58,7 @@ impl ClusterHandle {
         let user_bound = snapshot.config.limits.connections_per_user_max;
         if user_bound != self.user_bound
             && let Some(running) = &self.running
-            && running.input.try_send(Input::Bus(0, BusMessage::UsersChanged)).is_ok()
+            && running.input.try_send(Input::Bus(0, ClusterMessage::UsersChanged)).is_ok()
         {
             self.user_bound = user_bound;
         }
@@ -84,7 +85,7 @@ impl ClusterHandle {
         });
         let former = self.running.take();
         let (input, inputs) = mpsc::channel(INPUTS_MAX);
-        let (node, to_workers) = (Arc::clone(&self.node), self.to_workers.clone());
+        let (node, outbox) = (Arc::clone(&self.node), self.outbox.clone());
         let former_number = node.cluster().number().filter(|_| former.is_some());
         let settings = wanted.clone();
         let task = tokio::spawn(async move {
@@ -94,24 +95,35 @@ impl ClusterHandle {
             }
             if let Some(AgentSettings { cluster, engine, number }) = settings {
                 let numbers = (number, former_number);
-                let agent = Agent::new(node, &cluster, &engine, numbers, to_workers);
+                let agent = Agent::new(node, &cluster, &engine, numbers, outbox);
                 agent.run(inputs).await;
             }
         });
         self.running = wanted.map(|settings| RunningAgent { settings, input, task });
     }
 
-    /// Handles a message of a worker about the cluster.
-    pub(crate) fn handle(&self, worker: usize, message: BusMessage) {
+    /// Passes a message of the thread with endpoint `from` to the agent.
+    pub(crate) fn handle(&self, from: usize, message: ClusterMessage) {
         let refused = match &self.running {
-            Some(running) => match running.input.try_send(Input::Bus(worker, message)) {
+            Some(running) => match running.input.try_send(Input::Bus(from, message)) {
                 Ok(()) => return,
-                Err(refused) => refused.into_inner(),
+                Err(refused) => match refused.into_inner() {
+                    Input::Bus(_, message) => message,
+                    Input::Leave => return,
+                },
             },
-            None => Input::Bus(worker, message),
+            None => message,
         };
-        let answer = match refused {
-            Input::Bus(_, BusMessage::ClusterRequest { token, request }) => {
+        if let Some(answer) = self.refusal(from, refused) {
+            // The control thread holds the receiving end.
+            let _ = self.outbox.send(answer);
+        }
+    }
+
+    /// Returns the answer to a message for which there is no agent, or which it has no room for.
+    fn refusal(&self, from: usize, refused: ClusterMessage) -> Option<ClusterOutput> {
+        Some(match refused {
+            ClusterMessage::Request { token, request } => {
                 let why = "this node is not in touch with its cluster; try again";
                 let error = ApiErrorCode::Internal.with_reason(why);
                 let reply = match *request {
@@ -122,35 +134,45 @@ impl ClusterHandle {
                     }
                     ClusterRequest::PresenceStats { .. } => ClusterReply::PresenceStats(Err(error)),
                 };
-                BusMessage::ClusterReply { token, reply: Box::new(reply) }
+                let reply = ClusterToWorker::Reply { token, reply: Box::new(reply) };
+                ClusterOutput::Worker(from, reply)
             }
-            Input::Bus(_, BusMessage::OnlineQuery { request_id, .. }) => {
-                BusMessage::OnlineReply { request_id, online: Vec::new() }
+            ClusterMessage::OnlineQuery(OnlineQuery { request_id, .. }) => {
+                ClusterOutput::Push(OnlineReply { request_id, online: Vec::new() })
             }
-            Input::Bus(_, BusMessage::StatusQuery { request_id, .. }) => {
+            ClusterMessage::StatusQuery { request_id, .. } => {
                 let mut status = ClusterStatus { request_id, ..ClusterStatus::default() };
                 if self.running.is_some() {
                     status.unreachable.push("nodes with which this one is not in touch".into());
                 }
-                BusMessage::ClusterStatus(Box::new(status))
+                ClusterOutput::Admin(ClusterToAdmin::Status(Box::new(status)))
             }
-            Input::Bus(_, BusMessage::SharedChangeRequest(SharedChangeRequest::Append(_))) => {
-                let why = "this node is not in touch with its cluster".to_owned();
-                BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Unkept(why)))
-            }
-            Input::Bus(_, BusMessage::SharedChangeRequest(SharedChangeRequest::Claim { .. })) => {
-                let refusal = ClaimError::Unreachable("it has not joined it yet".to_owned());
-                BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Refused(refusal)))
+            ClusterMessage::SharedChangeRequest(request) => {
+                let event = match request {
+                    SharedChangeRequest::Append(_) => {
+                        let why = "this node is not in touch with its cluster".to_owned();
+                        SharedChangeEvent::Unkept(why)
+                    }
+                    SharedChangeRequest::Claim { .. } => {
+                        let why = "it has not joined it yet".to_owned();
+                        SharedChangeEvent::Refused(ClaimError::Unreachable(why))
+                    }
+                    SharedChangeRequest::Release => return None,
+                };
+                ClusterOutput::Admin(ClusterToAdmin::SharedChangeEvent(Box::new(event)))
             }
             // The worker reports them again.
-            Input::Bus(_, BusMessage::Occupancy(changes)) if self.running.is_some() => {
-                BusMessage::Occupancy(changes)
+            ClusterMessage::Occupancy(changes) if self.running.is_some() => {
+                ClusterOutput::Worker(from, ClusterToWorker::OccupancyRefused(changes))
             }
-            Input::Bus(_, BusMessage::Members(_)) => return self.node.cluster().drop_members(),
-            _ => return,
-        };
-        // The control thread holds the receiving end.
-        let _ = self.to_workers.send((worker, answer));
+            ClusterMessage::Members(_) => {
+                self.node.cluster().drop_members();
+                return None;
+            }
+            ClusterMessage::Occupancy(_)
+            | ClusterMessage::UsersChanged
+            | ClusterMessage::NodeReply { .. } => return None,
+        })
     }
 
     /// Leaves the cluster and removes this node's records, waiting at most `bound`.

@@ -32,12 +32,6 @@ pub(crate) trait LocalNode: Send + Sync {
     fn sessions(&self) -> u64;
     /// The milliseconds since the start of the process.
     fn uptime_ms(&self) -> u64;
-    /// The number of workers, whose endpoints on the bus come first.
+    /// The number of workers.
     fn workers(&self) -> usize;
-    /// The admin thread's endpoint on the bus.
-    fn admin_endpoint(&self) -> usize;
-    /// The push thread's endpoint on the bus.
-    fn push_endpoint(&self) -> usize;
-    /// The webhooks thread's endpoint on the bus.
-    fn webhooks_endpoint(&self) -> usize;
 }

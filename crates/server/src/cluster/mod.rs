@@ -36,6 +36,7 @@ mod newcomers;
 mod occupancy;
 mod online;
 mod ordered;
+pub(crate) mod outbox;
 mod presence;
 mod presence_reads;
 mod recent_changes;

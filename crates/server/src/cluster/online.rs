@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use super::agent::Agent;
 use super::message::NodeMessage;
 use super::store::Destination;
-use crate::message::bus::BusMessage;
+use crate::message::cluster::ClusterOutput;
+use crate::message::online::OnlineReply;
 
 /// The name of the call between nodes; it is not a method of the server API.
 pub(super) const CALL: &str = "online";
@@ -124,8 +125,7 @@ impl Agent {
 
     fn answer_online(&self, request_id: u64, online: BTreeSet<u32>) {
         let online = online.into_iter().collect();
-        let reply = BusMessage::OnlineReply { request_id, online };
-        let _ = self.to_workers.send((self.node.push_endpoint(), reply));
+        let _ = self.outbox.send(ClusterOutput::Push(OnlineReply { request_id, online }));
     }
 
     /// Answers another node's query: which of these users have a session here.

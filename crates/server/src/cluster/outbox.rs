@@ -1,4 +1,4 @@
-//! Messages of the control thread and its tasks to the other threads.
+//! Messages of the agent to the other threads.
 //!
 //! Messages that wait because rings are full are bounded. Unrequested joins and leaves from other nodes are dropped
 //! first, then requests of other nodes are refused. Answers to a thread's own requests are bounded by the number of its
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 
-use crate::message::bus::BusMessage;
+use crate::message::cluster::{ClusterOutput, ClusterToWorker};
 
 /// Above this number of waiting bytes, joins and leaves are dropped.
 const ANNOUNCED_BYTES_MAX: usize = 32 << 20;
@@ -20,38 +20,38 @@ const MESSAGE_BYTES: usize = 256;
 
 /// The sending half.
 #[derive(Clone)]
-pub(crate) struct ToWorkers {
-    queue: mpsc::UnboundedSender<(usize, BusMessage)>,
+pub(crate) struct Outbox {
+    queue: mpsc::UnboundedSender<ClusterOutput>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
 /// The receiving half.
-pub(crate) struct ForWorkers {
-    queue: mpsc::UnboundedReceiver<(usize, BusMessage)>,
+pub(crate) struct OutboxReader {
+    queue: mpsc::UnboundedReceiver<ClusterOutput>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
-pub(crate) fn to_workers() -> (ToWorkers, ForWorkers) {
+pub(crate) fn outbox() -> (Outbox, OutboxReader) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting_bytes = Arc::<AtomicUsize>::default();
     let of_receiver = Arc::clone(&waiting_bytes);
     (
-        ToWorkers { queue: sender, waiting_bytes },
-        ForWorkers { queue: receiver, waiting_bytes: of_receiver },
+        Outbox { queue: sender, waiting_bytes },
+        OutboxReader { queue: receiver, waiting_bytes: of_receiver },
     )
 }
 
-impl ToWorkers {
-    /// Sends a message to an endpoint of the bus. Returns `false` if it is a join or a leave that was dropped.
-    pub(crate) fn send(&self, (to, message): (usize, BusMessage)) -> bool {
+impl Outbox {
+    /// Sends a message. Returns `false` if it is a join or a leave that was dropped.
+    pub(crate) fn send(&self, message: ClusterOutput) -> bool {
         let bytes = bytes_of(&message);
         let waiting = self.waiting_bytes.load(Ordering::Relaxed).saturating_add(bytes);
-        if waiting > ANNOUNCED_BYTES_MAX && matches!(message, BusMessage::RemoteMember(_)) {
+        if waiting > ANNOUNCED_BYTES_MAX && is_announcement(&message) {
             return false;
         }
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         // Cannot fail: the control thread keeps the receiver for as long as there are workers.
-        let _ = self.queue.send((to, message));
+        let _ = self.queue.send(message);
         true
     }
 
@@ -61,12 +61,12 @@ impl ToWorkers {
     }
 }
 
-impl ForWorkers {
-    pub(crate) async fn recv(&mut self) -> Option<(usize, BusMessage)> {
+impl OutboxReader {
+    pub(crate) async fn recv(&mut self) -> Option<ClusterOutput> {
         self.queue.recv().await
     }
 
-    pub(crate) fn try_recv(&mut self) -> Option<(usize, BusMessage)> {
+    pub(crate) fn try_recv(&mut self) -> Option<ClusterOutput> {
         self.queue.try_recv().ok()
     }
 
@@ -76,16 +76,20 @@ impl ForWorkers {
     }
 }
 
+fn is_announcement(message: &ClusterOutput) -> bool {
+    matches!(message, ClusterOutput::Worker(_, ClusterToWorker::RemoteMember(_)))
+}
+
 /// Returns the bytes of a waiting message. Texts count only for the kinds of messages that can be many.
-pub(crate) fn bytes_of(message: &BusMessage) -> usize {
+pub(crate) fn bytes_of(message: &ClusterOutput) -> usize {
     MESSAGE_BYTES
         + match message {
-            BusMessage::RemoteMember(of) => {
+            ClusterOutput::Worker(_, ClusterToWorker::RemoteMember(of)) => {
                 let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
                 let info = &of.info;
                 of.channel.len() + info.user.len() + json(&info.conn_info) + json(&info.chan_info)
             }
-            BusMessage::ClusterCommand(of) => of.request.len(),
+            ClusterOutput::Worker(_, ClusterToWorker::Command(of)) => of.request.len(),
             _ => 0,
         }
 }
@@ -101,7 +105,7 @@ mod tests {
     /// Regression test: the joins and leaves that waited for a worker with a full ring were unbounded.
     #[test]
     fn joins_and_leaves_are_dropped_first_then_what_others_ask_and_answers_never() {
-        let (sender, mut receiver) = to_workers();
+        let (sender, mut receiver) = outbox();
         let info = Arc::new(ClientInfo {
             user_is_number: false,
             foreign_client: None,
@@ -112,23 +116,28 @@ mod tests {
         });
         let join = || {
             let (channel, info) = ("room".into(), Arc::clone(&info));
-            BusMessage::RemoteMember(Box::new(RemoteMember { channel, info, joined: true }))
+            let member = Box::new(RemoteMember { channel, info, joined: true });
+            ClusterOutput::Worker(0, ClusterToWorker::RemoteMember(member))
         };
         let command = || {
             let (method, request) = (Method::Info, vec![b' '; 1 << 20].into());
-            BusMessage::ClusterCommand(Box::new(ClusterCommand { request_id: 1, method, request }))
+            let command = Box::new(ClusterCommand { request_id: 1, method, request });
+            ClusterOutput::Worker(0, ClusterToWorker::Command(command))
         };
-        let count = std::iter::repeat_with(|| sender.send((0, join()))).take_while(|taken| *taken);
+        let count = std::iter::repeat_with(|| sender.send(join())).take_while(|taken| *taken);
         let count = count.count();
         assert!(count > 10_000 && count * bytes_of(&join()) <= ANNOUNCED_BYTES_MAX, "{count}");
-        let commands = std::iter::repeat_with(|| sender.send((0, command())));
+        let commands = std::iter::repeat_with(|| sender.send(command()));
         let commands = commands.take_while(|_| !sender.is_full()).count();
         assert!((30..=33).contains(&commands), "{commands}");
-        assert!(sender.send((0, BusMessage::NodeNumber)), "what was asked for is answered");
-        assert!(!sender.send((0, join())));
-        while let Some((_, message)) = receiver.try_recv() {
+        assert!(
+            sender.send(ClusterOutput::Worker(0, ClusterToWorker::NodeNumber)),
+            "what was asked for is answered"
+        );
+        assert!(!sender.send(join()));
+        while let Some(message) = receiver.try_recv() {
             receiver.has_left(bytes_of(&message));
         }
-        assert!(!sender.is_full() && sender.send((0, join())), "there is room again");
+        assert!(!sender.is_full() && sender.send(join()), "there is room again");
     }
 }

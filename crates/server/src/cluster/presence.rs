@@ -22,8 +22,9 @@ use super::presence_reads::{PresenceKind, PresenceRequest, WAITING_MAX};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 use crate::api::{ApiError, ApiErrorCode};
-use crate::message::bus::BusMessage;
-use crate::message::cluster::{ClusterReply, MembersReport, OccupancyChange, RemoteMember};
+use crate::message::cluster::{
+    ClusterOutput, ClusterReply, ClusterToWorker, MembersReport, OccupancyChange, RemoteMember,
+};
 
 /// How long reports of workers that have lost changes are collected, before all members are compared with the store.
 const LOST_REPORTS: Duration = Duration::from_millis(20);
@@ -229,8 +230,7 @@ impl Agent {
 
     fn emit(&self, body: HookEventBody) {
         let event = HookEvent { unix_ms: unix_ms(), body };
-        let to = self.node.webhooks_endpoint();
-        let _ = self.to_workers.send((to, BusMessage::HookEvent(Box::new(event))));
+        let _ = self.outbox.send(ClusterOutput::Webhooks(Box::new(event)));
     }
 
     fn emit_unsubscribe(&mut self, change: &MemberChange) {
@@ -280,7 +280,7 @@ impl Agent {
 
     /// Announcements of other nodes may not have come: the workers read the lists of members again.
     pub(super) fn refresh_member_lists(&self) {
-        self.tell_workers(|| BusMessage::RefreshMemberLists);
+        self.tell_workers(|| ClusterToWorker::RefreshMemberLists);
     }
 
     /// Announces a join or leave to the subscribers on this node.
@@ -289,7 +289,7 @@ impl Agent {
         let info = Arc::new(change.member.info(client));
         // One of the workers is the channel's home; the others ignore the message.
         self.tell_workers(|| {
-            BusMessage::RemoteMember(Box::new(RemoteMember {
+            ClusterToWorker::RemoteMember(Box::new(RemoteMember {
                 channel: Arc::clone(&change.channel),
                 info: Arc::clone(&info),
                 joined: change.joined,

@@ -12,8 +12,9 @@ use super::agent::Agent;
 use super::message::NodeMessage;
 use super::store::Destination;
 use crate::api::ApiErrorCode;
-use crate::message::bus::BusMessage;
-use crate::message::cluster::{ClusterStatus, NodeStatus, SharedChangeEvent, StatusPage};
+use crate::message::cluster::{
+    ClusterOutput, ClusterStatus, ClusterToAdmin, NodeStatus, SharedChangeEvent, StatusPage,
+};
 
 /// The name of the call between nodes; it is not a method of the server API.
 pub(super) const CALL: &str = "status";
@@ -135,10 +136,12 @@ impl Agent {
             self.node.cluster().release_agent();
         }
         let answer = match is_change {
-            true => BusMessage::SharedChangeEvent(Box::new(SharedChangeEvent::Answered(status))),
-            false => BusMessage::ClusterStatus(Box::new(status)),
+            true => {
+                ClusterToAdmin::SharedChangeEvent(Box::new(SharedChangeEvent::Answered(status)))
+            }
+            false => ClusterToAdmin::Status(Box::new(status)),
         };
-        let _ = self.to_workers.send((self.node.admin_endpoint(), answer));
+        let _ = self.outbox.send(ClusterOutput::Admin(answer));
     }
 
     /// Passes another node's query to this node's admin thread.
@@ -152,7 +155,7 @@ impl Agent {
         self.served += 1;
         let request_id = self.served;
         self.serving.insert(request_id, (uid, id, Instant::now()));
-        let query = BusMessage::StatusQuery { request_id, page };
-        let _ = self.to_workers.send((self.node.admin_endpoint(), query));
+        let query = ClusterToAdmin::StatusQuery { request_id, page };
+        let _ = self.outbox.send(ClusterOutput::Admin(query));
     }
 }

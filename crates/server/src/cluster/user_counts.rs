@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::agent::{Agent, TaskResult};
 use super::store::{StoreError, UserCountsWrite};
 use crate::limits::user_connections::{UserConnections, UserCount};
-use crate::message::bus::BusMessage;
+use crate::message::cluster::{ClusterOutput, ClusterToWorker};
 
 /// The agent's state of the counts.
 #[derive(Default)]
@@ -109,10 +109,10 @@ impl Agent {
             let stay = let_in_by.len().saturating_sub(beyond);
             for (at, worker) in let_in_by.into_iter().enumerate() {
                 let message = match at < stay {
-                    true => BusMessage::UserCounted(user.clone()),
-                    false => BusMessage::UserOverLimit(user.clone()),
+                    true => ClusterToWorker::UserCounted(user.clone()),
+                    false => ClusterToWorker::UserOverLimit(user.clone()),
                 };
-                let _ = self.to_workers.send((worker.into(), message));
+                let _ = self.outbox.send(ClusterOutput::Worker(worker.into(), message));
             }
         }
         self.write_users();

@@ -1,29 +1,34 @@
-//! The control thread's services for workers: it fetches key sets, and connects them to the cluster.
+//! The control thread's services for other threads: it fetches key sets, and connects them to the cluster.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_bus::Endpoint;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::key_fetcher::KeyFetcher;
 use crate::cluster::ClusterHandle;
-use crate::message::bus::BusMessage;
-use crate::message::to_workers::{ForWorkers, bytes_of};
+use crate::cluster::outbox::{OutboxReader, bytes_of};
+use crate::message::bus::{Addressed, Addresses, Endpoint};
+use crate::message::cluster::ClusterOutput;
+use crate::message::control::ControlMessage;
+use crate::message::webhooks::WebhooksMessage;
+use crate::message::worker::WorkerMessage;
 use crate::state::ServerState;
 
 /// How often the settings are checked for changes.
 const LOOK_MS: u64 = 1_000;
-/// Delay before sending again to a worker whose ring is full.
+/// Delay before sending again to a thread whose ring is full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Does it until it is dropped. `to_workers` is what the control thread and its tasks send them.
+/// Does it until it is dropped. `outputs` is what the agent of the cluster sends; once `drains` is notified, all workers drain.
 pub(crate) async fn run(
     state: &Arc<ServerState>,
-    endpoint: &mut Endpoint<BusMessage>,
-    to_workers: &mut ForWorkers,
+    endpoint: &mut Endpoint<ControlMessage>,
+    outputs: &mut OutboxReader,
     cluster: &mut ClusterHandle,
+    drains: &Notify,
 ) {
     let doorbell = match endpoint.async_doorbell() {
         Ok(doorbell) => doorbell,
@@ -33,67 +38,89 @@ pub(crate) async fn run(
         }
     };
     let mut fetcher = KeyFetcher::new(state);
-    // For workers whose rings are full.
-    let mut refused = VecDeque::new();
+    let mut waiting = Waiting { to: state.bus, messages: VecDeque::new() };
     loop {
         while let Some((from, message)) = endpoint.recv() {
             match message {
                 // The requester has set the reason.
-                BusMessage::WantKeys => {}
-                message => cluster.handle(from, message),
+                ControlMessage::WantKeys => {}
+                ControlMessage::Cluster(message) => cluster.handle(from, message),
             }
         }
         cluster.follow();
         let wait_ms = fetcher.fetch_due().min(LOOK_MS);
-        send(endpoint, &mut refused, to_workers);
+        waiting.send(endpoint, outputs);
         if !endpoint.prepare_sleep() {
             tokio::task::yield_now().await;
             continue;
         }
-        let retry = sleep(if refused.is_empty() { Duration::from_millis(wait_ms) } else { RETRY });
-        let first = tokio::select! {
-            _ = doorbell.rung() => None,
-            () = fetcher.fetched() => {
-                // One whose ring is full looks again by itself.
-                (0..state.workers()).for_each(|worker| {
-                    let _ = endpoint.send(worker, BusMessage::KeysFetched);
-                });
-                None
+        let pause =
+            if waiting.messages.is_empty() { Duration::from_millis(wait_ms) } else { RETRY };
+        let mut is_fetched = false;
+        tokio::select! {
+            _ = doorbell.rung() => {}
+            () = fetcher.fetched() => is_fetched = true,
+            output = outputs.recv() => output.into_iter().for_each(|output| waiting.push(output)),
+            () = drains.notified() => {
+                (0..state.workers()).for_each(|worker| waiting.push_drain(worker));
             }
-            message = to_workers.recv() => message,
-            () = retry => None,
-        };
+            () = sleep(pause) => {}
+        }
         endpoint.wake();
-        refused.extend(first);
-        send(endpoint, &mut refused, to_workers);
+        if is_fetched {
+            // One whose ring is full looks again by itself.
+            (0..state.workers()).for_each(|worker| {
+                let _ = endpoint.send(state.bus.worker(worker), WorkerMessage::KeysFetched);
+            });
+        }
+        waiting.send(endpoint, outputs);
     }
 }
 
-/// Sends all pending messages, in order for each worker.
-fn send(
-    endpoint: &mut Endpoint<BusMessage>,
-    refused: &mut VecDeque<(usize, BusMessage)>,
-    to_workers: &mut ForWorkers,
-) {
-    while let Some(message) = to_workers.try_recv() {
-        refused.push_back(message);
+/// Messages that are not sent yet, some because rings are full.
+struct Waiting {
+    to: Addresses,
+    /// Each with its bytes in the outbox.
+    messages: VecDeque<(Addressed, usize)>,
+}
+
+impl Waiting {
+    fn push(&mut self, output: ClusterOutput) {
+        let (to, bytes) = (self.to, bytes_of(&output));
+        let message = match output {
+            ClusterOutput::Worker(worker, message) => to.worker(worker).seal(message),
+            ClusterOutput::Admin(message) => to.admin().seal(message),
+            ClusterOutput::Push(reply) => to.push().seal(reply),
+            ClusterOutput::Webhooks(event) => to.webhooks().seal(WebhooksMessage::Event(event)),
+        };
+        self.messages.push_back((message, bytes));
     }
-    let mut full = 0_u128;
-    for _ in 0..refused.len() {
-        let Some((worker, message)) = refused.pop_front() else { break };
-        let bit = 1 << worker;
-        if full & bit != 0 {
-            refused.push_back((worker, message));
-            continue;
+
+    fn push_drain(&mut self, worker: usize) {
+        self.messages.push_back((self.to.worker(worker).seal(WorkerMessage::Drain), 0));
+    }
+
+    /// Sends all messages, in order for each receiver.
+    fn send(&mut self, endpoint: &mut Endpoint<ControlMessage>, outputs: &mut OutboxReader) {
+        while let Some(output) = outputs.try_recv() {
+            self.push(output);
         }
-        let bytes = bytes_of(&message);
-        match endpoint.send(worker, message) {
-            Err(error) if error.is_full() => {
-                full |= bit;
-                refused.push_back((worker, error.into_value()));
+        let mut full = 0_u128;
+        for _ in 0..self.messages.len() {
+            let Some((message, bytes)) = self.messages.pop_front() else { break };
+            let bit = 1 << message.to();
+            if full & bit != 0 {
+                self.messages.push_back((message, bytes));
+                continue;
             }
-            _ => to_workers.has_left(bytes),
+            match endpoint.send_addressed(message) {
+                Err(error) if error.is_full() => {
+                    full |= bit;
+                    self.messages.push_back((error.into_value(), bytes));
+                }
+                _ => outputs.has_left(bytes),
+            }
         }
+        endpoint.flush();
     }
-    endpoint.flush();
 }

@@ -9,14 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::admin::{AdminParams, AdminThread};
 use crate::cluster::ClusterHandle;
+use crate::cluster::outbox::outbox;
 use crate::error::ServeError;
 use crate::limits::memory::{self, Memory, MemoryBounds};
-use crate::message::bus::BusMessage;
-use crate::message::to_workers::{ToWorkers, to_workers};
+use crate::message::bus::Endpoint;
+use crate::message::control::ControlMessage;
+use crate::message::webhooks::WebhooksMessage;
+use crate::message::worker::WorkerMessage;
 use crate::push::PushThread;
 use crate::state::{Lifecycle, ServerState};
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
@@ -48,14 +52,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parameters of the control thread.
 pub(crate) struct Control {
     pub(crate) state: Arc<ServerState>,
-    pub(crate) endpoint: dunlin_bus::Endpoint<BusMessage>,
+    pub(crate) endpoint: Endpoint<ControlMessage>,
     pub(crate) workers: Workers,
     /// The control thread's own handles of the workers' listeners.
     pub(crate) listeners: Vec<TcpListener>,
     pub(crate) admin: AdminParams,
     pub(crate) pushes: PushThread,
     /// The webhooks thread's endpoint on the bus.
-    pub(crate) webhooks: dunlin_bus::Endpoint<BusMessage>,
+    pub(crate) webhooks: Endpoint<WebhooksMessage>,
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
     pub(crate) recovery: Vec<String>,
@@ -83,9 +87,9 @@ impl Control {
         let webhooks =
             WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
         let mut running = ServingState { state, endpoint, workers, listeners };
-        let (to_workers, mut outbox) = to_workers();
-        let mut cluster =
-            ClusterHandle::new(Arc::<ServerState>::clone(&running.state), to_workers.clone());
+        let (outbox, mut outputs) = outbox();
+        let mut cluster = ClusterHandle::new(Arc::<ServerState>::clone(&running.state), outbox);
+        let drains = Notify::new();
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
             let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
@@ -101,7 +105,7 @@ impl Control {
             });
             {
                 let ServingState { state, endpoint, workers, listeners } = &mut running;
-                let for_workers = bus::run(state, endpoint, &mut outbox, &mut cluster);
+                let for_workers = bus::run(state, endpoint, &mut outputs, &mut cluster, &drains);
                 let mut for_workers = std::pin::pin!(for_workers);
                 tokio::select! {
                     _ = terminate.recv() => {}
@@ -111,7 +115,7 @@ impl Control {
                     () = &mut for_workers => {}
                 }
                 pushes.drain();
-                let drained = drain(state, listeners, &to_workers, &mut terminate, &mut interrupt);
+                let drained = drain(state, listeners, &drains, &mut terminate, &mut interrupt);
                 tokio::select! {
                     () = drained => {}
                     () = for_workers => {}
@@ -125,8 +129,8 @@ impl Control {
         running.stop_workers();
         running.workers.join(STOP_TIMEOUT);
         // No worker emits events any more.
-        let to = running.state.webhooks_endpoint();
-        if running.endpoint.send(to, BusMessage::Stop).is_ok() {
+        let to = running.state.bus.webhooks();
+        if running.endpoint.send(to, WebhooksMessage::Stop).is_ok() {
             running.endpoint.flush();
             webhooks.join(FINISH_TIMEOUT + STOP_TIMEOUT);
         }
@@ -144,7 +148,7 @@ async fn ended(admin: &AdminThread) {
 /// The state of the control thread while clients are served.
 struct ServingState {
     state: Arc<ServerState>,
-    endpoint: dunlin_bus::Endpoint<BusMessage>,
+    endpoint: Endpoint<ControlMessage>,
     workers: Workers,
     listeners: Vec<TcpListener>,
 }
@@ -154,7 +158,8 @@ impl ServingState {
     fn stop_workers(&mut self) {
         let deadline = Instant::now() + STOP_TIMEOUT;
         for worker in 0..self.state.workers() {
-            while let Err(error) = self.endpoint.send(worker, BusMessage::Stop)
+            while let Err(error) =
+                self.endpoint.send(self.state.bus.worker(worker), WorkerMessage::Stop)
                 && error.is_full()
                 && Instant::now() < deadline
             {
@@ -171,7 +176,7 @@ impl ServingState {
 async fn drain(
     state: &ServerState,
     listeners: &[TcpListener],
-    to_workers: &ToWorkers,
+    drains: &Notify,
     terminate: &mut tokio::signal::unix::Signal,
     interrupt: &mut tokio::signal::unix::Signal,
 ) {
@@ -189,10 +194,7 @@ async fn drain(
             tracing::debug!(%error, "a listener was not listening any more");
         }
     }
-    for worker in 0..state.workers() {
-        // The receiver outlives this function.
-        let _ = to_workers.send((worker, BusMessage::Drain));
-    }
+    drains.notify_one();
     let deadline = Instant::now() + Duration::from_millis(bound);
     while state.workers_left() > 0 && Instant::now() < deadline {
         tokio::select! {

@@ -4,10 +4,84 @@ use std::sync::Arc;
 
 use dunlin_config::store::Origin;
 use dunlin_hub::{ClientInfo, MemberEvent, MemberListError, PresenceStats};
+use dunlin_webhooks::HookEvent;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::online::{OnlineQuery, OnlineReply};
 use crate::api::{AboutUser, ApiError, Method};
+
+/// A message to the agent of the cluster.
+pub(crate) enum ClusterMessage {
+    /// A worker queries nodes of the cluster. The reply repeats `token`.
+    Request { token: u64, request: Box<ClusterRequest> },
+    /// The push thread queries which of these users have a session on other nodes.
+    OnlineQuery(OnlineQuery),
+    /// The admin thread queries the status of each other node.
+    StatusQuery { request_id: u64, page: StatusPage },
+    /// A step of the admin thread's change of settings on all nodes.
+    SharedChangeRequest(SharedChangeRequest),
+    /// The response of a worker or of the admin thread to a command or a query of another node.
+    NodeReply { request_id: u64, response: Box<[u8]> },
+    /// Counts of users' connections have changed.
+    UsersChanged,
+    /// Joins and leaves of channels that are at home on the sending worker.
+    Members(Box<MembersReport>),
+    /// Occupancy of channels that are at home on the sending worker, for webhooks.
+    Occupancy(Vec<OccupancyChange>),
+}
+
+impl From<OnlineQuery> for ClusterMessage {
+    fn from(query: OnlineQuery) -> ClusterMessage {
+        ClusterMessage::OnlineQuery(query)
+    }
+}
+
+/// A message of the agent to a worker.
+pub(crate) enum ClusterToWorker {
+    Reply {
+        token: u64,
+        reply: Box<ClusterReply>,
+    },
+    /// Execute a command for a node of the cluster.
+    Command(Box<ClusterCommand>),
+    /// A connection of a user that this worker accepted is counted on all nodes, and may stay.
+    UserCounted(Box<str>),
+    /// A user has more connections on all nodes than allowed, and this worker accepted the newest one of this node.
+    UserOverLimit(Box<str>),
+    /// Use the node number of the lease in new session ids.
+    NodeNumber,
+    /// List all members.
+    ListMembers,
+    /// A session on another node has joined a channel, or left it.
+    RemoteMember(Box<RemoteMember>),
+    /// The agent had no room for the worker's report.
+    OccupancyRefused(Vec<OccupancyChange>),
+    /// Report all that is occupied.
+    ListOccupied,
+    /// Joins and leaves of other nodes may have been lost: read the lists of members again.
+    RefreshMemberLists,
+}
+
+/// A message of the agent to the admin thread.
+pub(crate) enum ClusterToAdmin {
+    /// Another node queries this one.
+    StatusQuery {
+        request_id: u64,
+        page: StatusPage,
+    },
+    /// The responses of the nodes.
+    Status(Box<ClusterStatus>),
+    SharedChangeEvent(Box<SharedChangeEvent>),
+}
+
+/// A message of the agent, with its receiver.
+pub(crate) enum ClusterOutput {
+    Worker(usize, ClusterToWorker),
+    Admin(ClusterToAdmin),
+    Push(OnlineReply),
+    Webhooks(Box<HookEvent>),
+}
 
 /// A request of a worker to the nodes of the cluster.
 #[derive(Debug)]

@@ -4,13 +4,48 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use dunlin_net::ConnId;
+use dunlin_webhooks::HookEvent;
 
+use super::online::{OnlineQuery, OnlineReply};
 use crate::request::trace_parent::TraceParent;
 
 /// The most calls in progress; further calls get a 503.
 const CALLS_MAX: usize = 512;
 /// The most bytes of the bodies of all calls together.
 const BODY_BYTES_MAX: usize = 256 << 20;
+
+/// A message to the push thread.
+pub(crate) enum PushMessage {
+    /// A worker's request below `/api/push`.
+    Request(Box<PushRequest>),
+    /// The client's socket has accepted `bytes` of the response.
+    ReplyRead { call: u64, bytes: usize },
+    /// The client of this call has closed its connection.
+    CallerGone { call: u64 },
+    /// Of a worker, or of the agent of the cluster on behalf of the other nodes.
+    OnlineReply(OnlineReply),
+}
+
+impl From<OnlineReply> for PushMessage {
+    fn from(reply: OnlineReply) -> PushMessage {
+        PushMessage::OnlineReply(reply)
+    }
+}
+
+/// A message of the push thread to a worker.
+pub(crate) enum PushToWorker {
+    /// A piece of a response.
+    Reply(Box<PushReply>),
+    OnlineQuery(OnlineQuery),
+}
+
+/// A message of the push thread, with its receiver.
+pub(crate) enum PushOutput {
+    Worker(usize, PushToWorker),
+    /// To the agent of the cluster: the query for the other nodes.
+    Cluster(OnlineQuery),
+    Webhooks(Box<HookEvent>),
+}
 
 /// A client's request to the push thread.
 pub(crate) struct PushRequest {

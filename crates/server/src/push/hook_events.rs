@@ -10,7 +10,7 @@ use dunlin_webhooks::{FilterCache, HookEvent, HookEventBody};
 
 use super::thread::Shared;
 use crate::clock::unix_ms;
-use crate::message::bus::BusMessage;
+use crate::message::push::PushOutput;
 use crate::state::ServerState;
 
 /// Most events on their way to the bus. Further ones are dropped and hooks are notified of their number; the feed has
@@ -61,7 +61,7 @@ impl Shared {
         let send = |body| {
             queued.fetch_add(1, Relaxed);
             let event = HookEvent { unix_ms: unix_ms(), body };
-            self.send(state.webhooks_endpoint(), BusMessage::HookEvent(Box::new(event)));
+            self.send(PushOutput::Webhooks(Box::new(event)));
         };
         for line in lines {
             if queued.load(Relaxed) >= EVENTS_MAX {

@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::thread::Shared;
-use crate::message::bus::BusMessage;
+use crate::message::online::{OnlineQuery, OnlineReply};
+use crate::message::push::{PushOutput, PushToWorker};
 
 /// Time to wait for all workers. Sessions of a worker that has not answered by then count as absent: an extra push is
 /// better than a missing one.
@@ -39,15 +40,15 @@ impl Shared {
         // The control thread answers on behalf of the other nodes.
         let state = self.hook_events.state();
         let in_cluster = state.settings.load().config.cluster.engine.is_some();
-        let others = in_cluster.then(|| state.control_endpoint());
         let waiting = self.workers + usize::from(in_cluster);
         let open = OpenQuery { online: vec![false; users.len()], waiting, answer: Some(answer) };
         online_queries.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);
-        for worker in (0..self.workers).chain(others) {
-            self.send(
-                worker,
-                BusMessage::OnlineQuery { request_id: ask, users: Arc::clone(users) },
-            );
+        let query = || OnlineQuery { request_id: ask, users: Arc::clone(users) };
+        for worker in 0..self.workers {
+            self.send(PushOutput::Worker(worker, PushToWorker::OnlineQuery(query())));
+        }
+        if in_cluster {
+            self.send(PushOutput::Cluster(query()));
         }
         if timeout(TIMEOUT, answered).await.is_err() {
             tracing::warn!("a worker does not say who is connected; they count as offline");
@@ -59,10 +60,10 @@ impl Shared {
 
 impl OnlineQueries {
     /// Handles the answer of a worker or of the control thread.
-    pub(super) fn handle(&self, ask: u64, online: &[u32]) {
+    pub(super) fn handle(&self, reply: &OnlineReply) {
         let mut online_queries = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = online_queries.get_mut(&ask) else { return };
-        for &at in online {
+        let Some(open) = online_queries.get_mut(&reply.request_id) else { return };
+        for &at in &reply.online {
             if let Some(user) = open.online.get_mut(at as usize) {
                 *user = true;
             }

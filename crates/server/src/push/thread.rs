@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dunlin_bus::Endpoint;
 use dunlin_config::{ConfigErrors, PushConfig};
 use dunlin_push::journal::{Journal, JournalError, JournalWriter};
 use dunlin_push::registry::{Registry, RegistryError, Writer};
@@ -24,8 +23,12 @@ use super::senders::Senders;
 use super::token_feedback::TokenFeedback;
 use super::{PushHandle, call, durable, files};
 use crate::error::ServeError;
-use crate::message::bus::BusMessage;
-use crate::message::push::{PushAdmissions, PushReply, PushReplyBody};
+use crate::message::bus::{Addressed, Endpoint};
+use crate::message::cluster::ClusterMessage;
+use crate::message::push::{
+    PushAdmissions, PushMessage, PushOutput, PushReply, PushReplyBody, PushToWorker,
+};
+use crate::message::webhooks::WebhooksMessage;
 use crate::state::ServerState;
 
 /// Threads for blocking disk operations.
@@ -65,7 +68,7 @@ pub(super) struct Shared {
     /// Flow control of the streamed responses in progress, by call.
     flows: Mutex<HashMap<u64, Arc<Flow>>>,
     /// Messages to the bus. Flows and admissions bound their number.
-    outgoing: mpsc::UnboundedSender<(usize, BusMessage)>,
+    outgoing: mpsc::UnboundedSender<PushOutput>,
     /// Whether the process is shutting down; readers of a feed then do not wait for new entries.
     draining: AtomicBool,
     stopping: Notify,
@@ -83,7 +86,7 @@ impl PushThread {
     /// errors of credentials that cannot be used any more, although they were valid when they were set; the others work.
     pub(crate) fn start(
         state: &Arc<ServerState>,
-        endpoint: Endpoint<BusMessage>,
+        endpoint: Endpoint<PushMessage>,
         state_dir: Option<&Path>,
         report: &mut Vec<String>,
     ) -> Result<(PushThread, ConfigErrors), ServeError> {
@@ -229,9 +232,9 @@ impl Shared {
     }
 
     /// Sends a message over the bus.
-    pub(super) fn send(&self, worker: usize, message: BusMessage) {
+    pub(super) fn send(&self, message: PushOutput) {
         // Fails only after the thread has ended.
-        let _ = self.outgoing.send((worker, message));
+        let _ = self.outgoing.send(message);
     }
 
     /// Makes a worker send a client a piece of its response.
@@ -242,7 +245,8 @@ impl Shared {
         conn: dunlin_net::ConnId,
         body: PushReplyBody,
     ) {
-        self.send(worker, BusMessage::PushReply(Box::new(PushReply { call, conn, body })));
+        let reply = PushToWorker::Reply(Box::new(PushReply { call, conn, body }));
+        self.send(PushOutput::Worker(worker, reply));
     }
 
     /// Creates the flow control of a call's response.
@@ -261,27 +265,23 @@ impl Shared {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner).get(&call).cloned()
     }
 
-    fn handle(self: &Arc<Self>, from: usize, message: BusMessage) {
+    fn handle(self: &Arc<Self>, from: usize, message: PushMessage) {
         match message {
-            BusMessage::PushRequest(request) => {
+            PushMessage::Request(request) => {
                 let flow = self.open_flow(request.call);
                 tokio::spawn(call::run(Arc::clone(self), from, *request, flow));
             }
-            BusMessage::PushReplyRead { call, bytes } => {
+            PushMessage::ReplyRead { call, bytes } => {
                 if let Some(flow) = self.flow(call) {
                     flow.handle_read(bytes);
                 }
             }
-            BusMessage::PushCallerGone { call } => {
+            PushMessage::CallerGone { call } => {
                 if let Some(flow) = self.flow(call) {
                     flow.handle_gone();
                 }
             }
-            BusMessage::OnlineReply { request_id, online } => {
-                self.online_queries.handle(request_id, &online);
-            }
-            // This thread receives no other messages.
-            _ => {}
+            PushMessage::OnlineReply(reply) => self.online_queries.handle(&reply),
         }
     }
 }
@@ -290,11 +290,24 @@ impl Shared {
 async fn serve(
     shared: &Arc<Shared>,
     state: &ServerState,
-    mut endpoint: Endpoint<BusMessage>,
-    mut outgoing: mpsc::UnboundedReceiver<(usize, BusMessage)>,
+    mut endpoint: Endpoint<PushMessage>,
+    mut outgoing: mpsc::UnboundedReceiver<PushOutput>,
 ) -> io::Result<()> {
     let doorbell = endpoint.async_doorbell()?;
-    let mut waiting: VecDeque<(usize, BusMessage)> = VecDeque::new();
+    let addressed = |output: PushOutput| -> (Addressed, bool) {
+        let to = state.bus;
+        match output {
+            PushOutput::Worker(index, message) => (to.worker(index).seal(message), false),
+            PushOutput::Cluster(query) => {
+                (to.control().seal(ClusterMessage::OnlineQuery(query)), false)
+            }
+            PushOutput::Webhooks(event) => {
+                (to.webhooks().seal(WebhooksMessage::Event(event)), true)
+            }
+        }
+    };
+    // With each message, whether it is an event.
+    let mut waiting: VecDeque<(Addressed, bool)> = VecDeque::new();
     let mut generation = 0;
     loop {
         if generation != state.generation() {
@@ -310,13 +323,12 @@ async fn serve(
             shared.handle(from, message);
         }
         while let Ok(message) = outgoing.try_recv() {
-            waiting.push_back(message);
+            waiting.push_back(addressed(message));
         }
         // A full ring of one worker briefly delays messages to the others, too; each worker empties its ring every turn.
-        while let Some((to, message)) = waiting.pop_front() {
-            let is_event = matches!(message, BusMessage::HookEvent(_));
-            if let Err(refused) = endpoint.send(to, message) {
-                waiting.push_front((to, refused.into_value()));
+        while let Some((message, is_event)) = waiting.pop_front() {
+            if let Err(refused) = endpoint.send_addressed(message) {
+                waiting.push_front((refused.into_value(), is_event));
                 break;
             }
             if is_event {
@@ -329,7 +341,7 @@ async fn serve(
         } else if endpoint.prepare_sleep() {
             tokio::select! {
                 rung = doorbell.rung() => rung?,
-                Some(message) = outgoing.recv() => waiting.push_back(message),
+                Some(message) = outgoing.recv() => waiting.push_back(addressed(message)),
                 () = shared.stopping.notified() => return Ok(()),
             }
             endpoint.wake();

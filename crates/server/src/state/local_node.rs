@@ -56,16 +56,4 @@ impl LocalNode for ServerState {
     fn workers(&self) -> usize {
         self.workers()
     }
-
-    fn admin_endpoint(&self) -> usize {
-        self.admin_endpoint()
-    }
-
-    fn push_endpoint(&self) -> usize {
-        self.push_endpoint()
-    }
-
-    fn webhooks_endpoint(&self) -> usize {
-        self.webhooks_endpoint()
-    }
 }

@@ -24,6 +24,7 @@ use crate::limits::admission::Admissions;
 use crate::limits::fanout_scheduler::FanoutScheduler;
 use crate::limits::pressure::Pressure;
 use crate::limits::shared_buckets::SharedBuckets;
+use crate::message::bus::Addresses;
 use crate::message::push::PushAdmissions;
 use crate::metrics::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};
@@ -85,6 +86,8 @@ pub(crate) struct ServerState {
     pub(crate) push_admissions: Arc<PushAdmissions>,
     /// The program that embeds the server.
     pub(crate) program: OnceLock<Program>,
+    /// Where each thread is on the bus.
+    pub(crate) bus: Addresses,
     /// The counters of the bus, once there is one.
     pub(crate) monitor: OnceLock<Monitor>,
     /// One set per worker.
@@ -157,6 +160,7 @@ impl ServerState {
             token_keys: (0..workers).map(|_| Mutex::new(Vec::new())).collect(),
             push_admissions: Arc::default(),
             program: OnceLock::new(),
+            bus: Addresses::new(workers),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             proxies: Arc::default(),
@@ -188,16 +192,6 @@ impl ServerState {
         self.counters.len()
     }
 
-    /// Returns the control thread's endpoint on the bus, behind the workers'.
-    pub(crate) fn control_endpoint(&self) -> usize {
-        self.workers()
-    }
-
-    /// Returns the admin thread's endpoint on the bus, behind the control thread's.
-    pub(crate) fn admin_endpoint(&self) -> usize {
-        self.workers() + 1
-    }
-
     /// Whether the listeners that the process started with serve this address.
     pub(crate) fn is_boot(&self, address: SocketAddr) -> bool {
         address == self.boot_addr && !self.boot_closed.load(Ordering::Acquire)
@@ -206,16 +200,6 @@ impl ServerState {
     /// Called before the listeners that the process started with are closed for good.
     pub(crate) fn boot_closes(&self) {
         self.boot_closed.store(true, Ordering::Release);
-    }
-
-    /// Returns the push thread's endpoint on the bus, behind the admin thread's.
-    pub(crate) fn push_endpoint(&self) -> usize {
-        self.workers() + 2
-    }
-
-    /// Returns the webhooks thread's endpoint on the bus, behind the push thread's.
-    pub(crate) fn webhooks_endpoint(&self) -> usize {
-        self.workers() + 3
     }
 
     /// Makes a snapshot the one that every worker runs, and ends a trial. Awake workers switch at the end of their turn, sleeping

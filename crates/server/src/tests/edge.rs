@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use super::{Cluster, Listener, TIMEOUT};
 use dunlin_config::Secret;
 
-use crate::message::bus::BusMessage;
+use crate::message::worker::WorkerMessage;
 use crate::metrics::Metric;
 
 /// Opens a connection from this loopback address and sends nothing.
@@ -50,7 +50,7 @@ fn half_open_connections_take_places_from_their_own_address_and_from_nobody_who_
         assert_eq!(client.next().unwrap()["pub"]["data"], 1);
     }
     // All connections are released, even if their worker panics.
-    cluster.send(0, BusMessage::Panic);
+    cluster.send(0, WorkerMessage::Panic);
     cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
     assert_eq!(cluster.state.admissions.total(), 0);
     cluster.look_after_until(|state| state.workers_ready() == 1);

@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
-use crate::message::bus::BusMessage;
+use crate::message::worker::WorkerMessage;
 use crate::state::Lifecycle;
 use crate::state::settings::Settings;
 
@@ -475,7 +475,7 @@ fn a_namespace_that_moves_to_an_engine_takes_its_subscribers_along() {
     let mut there = Listener::connect(other.address, "news");
     other.state.set_lifecycle(Lifecycle::Draining);
     for worker in 0..2 {
-        other.send(worker, BusMessage::Drain);
+        other.send(worker, WorkerMessage::Drain);
     }
     assert_eq!(there.next().expect("a disconnect push")["disconnect"]["code"], 3001);
     drop(there);

@@ -8,7 +8,7 @@ use dunlin_config::{Config, Secret};
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
-use crate::message::bus::BusMessage;
+use crate::message::worker::WorkerMessage;
 use crate::metrics::Metric;
 use crate::state::settings::Settings;
 
@@ -116,7 +116,7 @@ fn poll_after_the_home_worker_panicked_is_answered_from_its_own_position() {
         let query = format!("channel={channel}&cursor={}", cursor(&first));
         waiting.push((WaitingPoll::park(&cluster, &query, channel, 1), first));
     }
-    cluster.send(0, BusMessage::Panic);
+    cluster.send(0, WorkerMessage::Panic);
     cluster.look_after_until(|state| state.counters[0].get(Metric::Restarts) == 1);
     cluster.look_after_until(|state| state.workers_ready() == 2);
     let (mut ended, mut gaps) = (0, 0);

@@ -11,7 +11,7 @@ use ring::hmac;
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
-use crate::message::bus::BusMessage;
+use crate::message::worker::WorkerMessage;
 
 const SECRET: &str = "the shop's own secret";
 
@@ -587,7 +587,7 @@ fn an_app_that_is_taken_away_takes_its_clients_along() {
     let snapshot = dunlin_config::Snapshot::new(2, config).unwrap();
     let next = cluster.state.settings.load().next(std::sync::Arc::new(snapshot));
     cluster.state.publish(std::sync::Arc::new(next));
-    cluster.send(0, BusMessage::AdoptSettings);
+    cluster.send(0, WorkerMessage::AdoptSettings);
     assert_eq!(client.closed(), 4001);
     assert_eq!(Client::open(&cluster, "/app/shop-key?protocol=7").closed(), 4001);
     assert_eq!(call(&cluster, "GET", "/apps/3/channels", "", "").0, 404);
@@ -607,7 +607,7 @@ fn client_of_an_app_whose_secret_is_replaced_comes_back_with_new_signatures() {
     let snapshot = dunlin_config::Snapshot::new(2, config).unwrap();
     let next = cluster.state.settings.load().next(std::sync::Arc::new(snapshot));
     cluster.state.publish(std::sync::Arc::new(next));
-    cluster.send(0, BusMessage::AdoptSettings);
+    cluster.send(0, WorkerMessage::AdoptSettings);
     assert_eq!(client.closed(), 4200);
     other.subscribed("news", "");
 }

@@ -11,7 +11,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_bus::Endpoint;
 use dunlin_config as config;
 use dunlin_hub::Now;
 use dunlin_net::{
@@ -30,7 +29,8 @@ use hashbrown::HashMap;
 
 use super::checks::{CHECK, Checks};
 use crate::clock::unix_ms;
-use crate::message::bus::BusMessage;
+use crate::message::bus::Endpoint;
+use crate::message::webhooks::WebhooksMessage;
 use crate::state::ServerState;
 
 /// How long the last events may take to reach their backends when the process ends.
@@ -47,7 +47,7 @@ const INCARNATIONS_MAX: u32 = 50;
 /// Most connections to backends.
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// A handle of the webhooks thread, which ends after [`BusMessage::Stop`] once its queued events are sent.
+/// A handle of the webhooks thread, which ends after [`WebhooksMessage::Stop`] once its queued events are sent.
 pub(crate) struct WebhooksThread {
     thread: std::thread::JoinHandle<()>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct WebhooksThread {
 impl WebhooksThread {
     pub(crate) fn start(
         state: Arc<ServerState>,
-        mut endpoint: Endpoint<BusMessage>,
+        mut endpoint: Endpoint<WebhooksMessage>,
     ) -> io::Result<WebhooksThread> {
         let builder = std::thread::Builder::new().name("dunlin-webhooks".into());
         let thread = builder.spawn(move || {
@@ -92,7 +92,7 @@ impl WebhooksThread {
     }
 }
 
-fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Result<()> {
+fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<WebhooksMessage>) -> io::Result<()> {
     let config = LoopConfig { connections_max: CONNECTIONS_MAX, ..LoopConfig::default() };
     let mut event_loop = EventLoop::new(config)?;
     let cx = event_loop.context();
@@ -128,7 +128,7 @@ fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<BusMessage>) -> io::Res
 
 struct WebhookSender<'e> {
     state: Arc<ServerState>,
-    endpoint: &'e mut Endpoint<BusMessage>,
+    endpoint: &'e mut Endpoint<WebhooksMessage>,
     dispatcher: Dispatcher,
     client: Client<Results>,
     checks: Checks,
@@ -215,13 +215,13 @@ impl WebhookSender<'_> {
             // A worker that sends an event for a new hook runs settings with it, which were published before.
             self.adopt_newest(now);
             match message {
-                BusMessage::HookEvent(event) => self.handle_event(now, from, &event),
-                BusMessage::Stop => {
+                WebhooksMessage::Event(event) => self.handle_event(now, from, &event),
+                WebhooksMessage::Stop => {
                     self.stopping = true;
                     cx.run_after(FINISH_TIMEOUT.as_millis() as u64, Timer::Finish as u64);
                 }
-                // Everything else only wakes the thread.
-                _ => {}
+                // It has woken the thread.
+                WebhooksMessage::AdoptSettings => {}
             }
         }
         self.busy = true;

@@ -18,7 +18,7 @@ use super::link::{Link, Role};
 use super::parts::SettingsEffect;
 use super::permission::Standings;
 use crate::crash;
-use crate::message::bus::BusMessage;
+use crate::message::admin::AdminMessage;
 use crate::state::ServerState;
 use crate::state::settings::Settings;
 
@@ -51,7 +51,7 @@ impl Worker<'_> {
 
     /// Notifies the admin thread, which waits for this worker to switch. If its ring is full it checks by itself, only later.
     pub(super) fn confirm_adoption(&mut self) {
-        self.send_to_admin(BusMessage::SettingsAdopted);
+        self.send_to_admin(AdminMessage::SettingsAdopted);
     }
 
     /// Continues a count for the admin thread, and replies when it is complete.
@@ -59,12 +59,12 @@ impl Worker<'_> {
         let counted = self.affected.step(&self.hub, |conn| cx.local_addr(conn));
         let Some((request_id, counts)) = counted else { return };
         let (worker, counts) = (self.index, Box::new(counts));
-        self.send_to_admin(BusMessage::AffectedReply { request_id, worker, counts });
+        self.send_to_admin(AdminMessage::AffectedReply { request_id, worker, counts });
     }
 
     /// If the ring is full, the admin thread reports this worker as unresponsive.
-    pub(super) fn send_to_admin(&mut self, message: BusMessage) {
-        let _ = self.endpoint.send(self.state.admin_endpoint(), message);
+    pub(super) fn send_to_admin(&mut self, message: AdminMessage) {
+        let _ = self.endpoint.send(self.state.bus.admin(), message);
     }
 
     fn switch_to(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {

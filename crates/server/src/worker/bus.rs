@@ -4,92 +4,76 @@ use dunlin_net::Context;
 
 use super::Worker;
 use super::link::Link;
-use crate::message::bus::BusMessage;
-use crate::message::cluster::RemoteMember;
+use crate::message::cluster::{ClusterToWorker, RemoteMember};
+use crate::message::push::PushToWorker;
+use crate::message::worker::WorkerMessage;
 
 impl Worker<'_> {
     /// Handles a message of another thread.
-    pub(super) fn receive(&mut self, cx: &mut Context<Link>, from: usize, message: BusMessage) {
+    pub(super) fn receive(&mut self, cx: &mut Context<Link>, from: usize, message: WorkerMessage) {
         match message {
-            BusMessage::Hub(message) => {
+            WorkerMessage::Hub(message) => {
                 let now = self.now(cx);
                 // Only workers send this, and there are at most 127 of them.
                 self.hub.handle_message(now, from as u8, message);
                 self.drain_events(cx);
             }
-            BusMessage::Emulation { session, frame } => self.emulate(cx, session, &frame),
-            BusMessage::FindConnections(search) => self.go_on_searching(cx, search),
-            BusMessage::LatencyProbe(sent) => {
+            WorkerMessage::Emulation { session, frame } => self.emulate(cx, session, &frame),
+            WorkerMessage::FindConnections(search) => self.go_on_searching(cx, search),
+            WorkerMessage::LatencyProbe(sent) => {
                 self.state.loop_stats[self.index]
                     .hop_times
                     .record(sent.elapsed().as_nanos() as u64);
             }
             // The message has woken this worker, which switched when it woke.
-            BusMessage::AdoptSettings => self.confirm_adoption(),
+            WorkerMessage::AdoptSettings => self.confirm_adoption(),
             // The message has woken this worker, which requests its slot in each turn.
-            BusMessage::FanoutGranted => {}
-            BusMessage::BroadcastCommand { request_id, command } => {
+            WorkerMessage::FanoutGranted => {}
+            WorkerMessage::BroadcastCommand { request_id, command } => {
                 self.broadcast_command(request_id, &command);
             }
-            BusMessage::CountAffected { request_id, scope } => {
+            WorkerMessage::CountAffected { request_id, scope } => {
                 self.affected.begin(request_id, scope, cx.connections());
             }
-            BusMessage::PushReply(reply) => self.push_replied(cx, *reply),
-            BusMessage::OnlineQuery { request_id, users } => {
-                self.query_online(request_id, &users);
+            WorkerMessage::RevokeReply { token, result } => {
+                self.handle_revoke_reply(cx, token, result);
             }
-            // Addressed to other threads.
-            BusMessage::SettingsAdopted
-            | BusMessage::BroadcastReply { .. }
-            | BusMessage::AffectedReply { .. }
-            | BusMessage::PushRequest(_)
-            | BusMessage::PushReplyRead { .. }
-            | BusMessage::PushCallerGone { .. }
-            | BusMessage::OnlineReply { .. }
-            | BusMessage::Revoke { .. }
-            | BusMessage::Unblock { .. }
-            | BusMessage::WantKeys
-            | BusMessage::UsersChanged
-            | BusMessage::ClusterRequest { .. }
-            | BusMessage::NodeReply { .. }
-            | BusMessage::StatusQuery { .. }
-            | BusMessage::ClusterStatus(_)
-            | BusMessage::SharedChangeRequest(_)
-            | BusMessage::SharedChangeEvent(_)
-            | BusMessage::Members(_)
-            | BusMessage::HookEvent(_) => {}
+            WorkerMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
+            WorkerMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
+            WorkerMessage::Push(PushToWorker::Reply(reply)) => self.push_replied(cx, *reply),
+            WorkerMessage::Push(PushToWorker::OnlineQuery(query)) => self.query_online(&query),
+            WorkerMessage::KeysFetched => self.keys_fetched(cx),
+            WorkerMessage::Cluster(message) => self.receive_from_cluster(cx, message),
+            WorkerMessage::Drain => self.begin_drain(cx),
+            WorkerMessage::Stop => cx.stop(),
             #[cfg(test)]
-            BusMessage::Stall(stalled, until) => {
+            WorkerMessage::Stall(stalled, until) => {
                 let _ = stalled.send(());
                 let _ = until.recv();
             }
-            BusMessage::RevokeReply { token, result } => {
-                self.handle_revoke_reply(cx, token, result);
-            }
-            BusMessage::ClusterReply { token, reply } => {
+            #[cfg(test)]
+            WorkerMessage::Panic => panic!("asked to, by a test"),
+        }
+    }
+
+    fn receive_from_cluster(&mut self, cx: &mut Context<Link>, message: ClusterToWorker) {
+        match message {
+            ClusterToWorker::Reply { token, reply } => {
                 self.handle_cluster_reply(cx, token, *reply);
             }
-            BusMessage::UserCounted(user) => self.user_counted(cx, &user),
-            BusMessage::UserOverLimit(user) => self.end_last_of_user(cx, &user),
-            BusMessage::ClusterCommand(command) => self.serve_cluster(cx, &command),
-            BusMessage::NodeNumber => self.adopt_node_number(),
-            BusMessage::ListMembers => self.list_members(),
-            BusMessage::RemoteMember(member) => {
+            ClusterToWorker::Command(command) => self.serve_cluster(cx, &command),
+            ClusterToWorker::UserCounted(user) => self.user_counted(cx, &user),
+            ClusterToWorker::UserOverLimit(user) => self.end_last_of_user(cx, &user),
+            ClusterToWorker::NodeNumber => self.adopt_node_number(),
+            ClusterToWorker::ListMembers => self.list_members(),
+            ClusterToWorker::RemoteMember(member) => {
                 let now = self.now(cx);
                 let RemoteMember { channel, info, joined } = *member;
                 self.hub.announce_remote(now, &channel, &info, joined);
             }
-            // The agent had no room for it.
-            BusMessage::Occupancy(changes) => self.emitter.restore_occupancy(changes),
-            BusMessage::ListOccupied => self.list_occupied(),
-            BusMessage::RefreshMemberLists => self.hub.refresh_member_lists(),
-            BusMessage::KeysFetched => self.keys_fetched(cx),
-            BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
-            BusMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
-            BusMessage::Drain => self.begin_drain(cx),
-            BusMessage::Stop => cx.stop(),
-            #[cfg(test)]
-            BusMessage::Panic => panic!("asked to, by a test"),
+            ClusterToWorker::OccupancyRefused(changes) => self.emitter.restore_occupancy(changes),
+            ClusterToWorker::ListOccupied => self.list_occupied(),
+            ClusterToWorker::RefreshMemberLists => self.hub.refresh_member_lists(),
         }
     }
 }

@@ -11,9 +11,8 @@ use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, CommandPlace, NewCall, Pending};
 use crate::api::{AboutUser, ApiError, CommandOutcome, Request};
-use crate::message::bus::BusMessage;
 use crate::message::cluster::{
-    ClusterCommand, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
+    ClusterCommand, ClusterMessage, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
 };
 use crate::metrics::Metric;
 
@@ -79,8 +78,8 @@ impl Worker<'_> {
                 continue;
             };
             let request = ClusterRequest::OtherMembers { channel, bytes_max };
-            let message = BusMessage::ClusterRequest { token, request: Box::new(request) };
-            if self.endpoint.send(self.state.control_endpoint(), message).is_err() {
+            let message = ClusterMessage::Request { token, request: Box::new(request) };
+            if self.endpoint.send(self.state.bus.control(), message).is_err() {
                 self.count(Metric::BusRefused);
                 if let Some(pending) = self.pending.take(token) {
                     self.fail(cx, &pending, Error::Overloaded);
@@ -102,8 +101,8 @@ impl Worker<'_> {
     }
 
     fn send_members(&mut self, report: MembersReport) -> bool {
-        let report = BusMessage::Members(Box::new(report));
-        self.endpoint.send(self.state.control_endpoint(), report).is_ok()
+        let report = ClusterMessage::Members(Box::new(report));
+        self.endpoint.send(self.state.bus.control(), report).is_ok()
     }
 
     /// Requests the members of a channel on all nodes; the answer repeats the token. Returns `false` without a cluster.
@@ -124,8 +123,8 @@ impl Worker<'_> {
             Some(bytes_max) => ClusterRequest::Presence { channel, bytes_max },
             None => ClusterRequest::PresenceStats { channel },
         };
-        let message = BusMessage::ClusterRequest { token, request: Box::new(request) };
-        if self.endpoint.send(self.state.control_endpoint(), message).is_err() {
+        let message = ClusterMessage::Request { token, request: Box::new(request) };
+        if self.endpoint.send(self.state.bus.control(), message).is_err() {
             self.count(Metric::BusRefused);
             if let Some(pending) = self.pending.take(token) {
                 self.fail(cx, &pending, Error::Overloaded);
@@ -167,8 +166,8 @@ impl Worker<'_> {
     }
 
     fn send_to_cluster(&mut self, token: u64, request: ClusterRequest) -> Result<(), ApiError> {
-        let message = BusMessage::ClusterRequest { token, request: Box::new(request) };
-        if self.endpoint.send(self.state.control_endpoint(), message).is_err() {
+        let message = ClusterMessage::Request { token, request: Box::new(request) };
+        if self.endpoint.send(self.state.bus.control(), message).is_err() {
             self.count(Metric::BusRefused);
             self.pending.take(token);
             return Err(Error::Overloaded.into());
@@ -239,8 +238,8 @@ impl Worker<'_> {
     /// Returns the response of an executed command. If the ring is full, the requesting node reports this one as unreachable.
     pub(super) fn respond_to_cluster(&mut self, request_id: u64, response: Vec<u8>) {
         let response = response.into();
-        let reply = BusMessage::NodeReply { request_id, response };
-        let _ = self.endpoint.send(self.state.control_endpoint(), reply);
+        let reply = ClusterMessage::NodeReply { request_id, response };
+        let _ = self.endpoint.send(self.state.bus.control(), reply);
     }
 }
 

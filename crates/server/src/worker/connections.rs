@@ -14,7 +14,7 @@ use crate::api::connections::{
 };
 use crate::api::request::ConnectionsRequest;
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome, Request, label_filter};
-use crate::message::bus::BusMessage;
+use crate::message::worker::WorkerMessage;
 
 /// Places of sessions that one page looks at: about a millisecond of one worker.
 const PLACES_PER_PAGE: u32 = 16_384;
@@ -119,13 +119,15 @@ impl Worker<'_> {
         while let Some(at) = search.next {
             if at.worker != self.index {
                 // Without room the call times out.
-                let _ = self.endpoint.send(at.worker, BusMessage::FindConnections(search));
+                let to = self.state.bus.worker(at.worker);
+                let _ = self.endpoint.send(to, WorkerMessage::FindConnections(search));
                 return;
             }
             self.search_here(cx, &mut search, at.place);
         }
         if search.origin != self.index {
-            let _ = self.endpoint.send(search.origin, BusMessage::FindConnections(search));
+            let to = self.state.bus.worker(search.origin);
+            let _ = self.endpoint.send(to, WorkerMessage::FindConnections(search));
             return;
         }
         if let Some(Pending::Api(place)) = self.pending.take(search.token) {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use dunlin_config::Map;
 
 use super::Worker;
-use crate::message::bus::{BroadcastCommand, BusMessage};
+use crate::message::admin::AdminMessage;
+use crate::message::worker::{BroadcastCommand, WorkerMessage};
 use crate::state::settings::Settings;
 
 impl Worker<'_> {
@@ -26,7 +27,7 @@ impl Worker<'_> {
         }
         if let Some(next) = decision.wake {
             // A worker whose ring is full is awake, or asks again by itself.
-            let _ = self.endpoint.send(next, BusMessage::FanoutGranted);
+            let _ = self.endpoint.send(self.state.bus.worker(next), WorkerMessage::FanoutGranted);
         }
     }
 
@@ -65,7 +66,7 @@ impl Worker<'_> {
             BroadcastCommand::Cancel(channel) => self.hub.cancel_broadcast(channel),
         };
         let worker = self.index;
-        self.send_to_admin(BusMessage::BroadcastReply { request_id, worker, found, acted });
+        self.send_to_admin(AdminMessage::BroadcastReply { request_id, worker, found, acted });
     }
 }
 

@@ -6,7 +6,7 @@ use dunlin_protocol::centrifuge::{CommandError, DisconnectCode, ErrorCode};
 use super::Worker;
 use super::link::Link;
 use crate::auth;
-use crate::message::bus::BusMessage;
+use crate::message::control::ControlMessage;
 use crate::metrics::Metric;
 
 /// A waiting command is tried again after this time, even if no key was fetched.
@@ -81,7 +81,7 @@ impl Worker<'_> {
     pub(super) fn want_keys(&mut self) {
         if !self.backlogs.awaits_keys() {
             // If the ring is full, the control thread notices the request later by itself.
-            let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::WantKeys);
+            let _ = self.endpoint.send(self.state.bus.control(), ControlMessage::WantKeys);
         }
     }
 

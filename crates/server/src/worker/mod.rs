@@ -76,7 +76,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
-use dunlin_bus::{Endpoint, SendError};
+use dunlin_bus::SendError;
 use dunlin_hub::{Hub, HubConfig, MemberListError, Now};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Http, HttpHandler, Interest,
@@ -100,7 +100,8 @@ use self::parts::{
 use self::program::{INBOX, ProgramLink};
 use self::timer::Timer;
 use crate::clock::unix_ms;
-use crate::message::bus::BusMessage;
+use crate::message::bus::Endpoint;
+use crate::message::worker::WorkerMessage;
 use crate::metrics::Metric;
 use crate::state::{Lifecycle, ServerState};
 
@@ -118,7 +119,7 @@ pub(crate) struct Worker<'w> {
     index: usize,
     state: Arc<ServerState>,
     settings: RunningSettings,
-    endpoint: &'w mut Endpoint<BusMessage>,
+    endpoint: &'w mut Endpoint<WorkerMessage>,
     hub: Hub,
     /// Encodes replies; the hub has its own encoder for pushes.
     encoder: FrameEncoder,
@@ -162,7 +163,7 @@ impl<'w> Worker<'w> {
         index: usize,
         incarnation: u32,
         state: &Arc<ServerState>,
-        endpoint: &'w mut Endpoint<BusMessage>,
+        endpoint: &'w mut Endpoint<WorkerMessage>,
         boot: &'w TcpListener,
     ) -> io::Result<()> {
         state.rollout.wake(index, 0);
@@ -180,7 +181,7 @@ impl<'w> Worker<'w> {
         index: usize,
         incarnation: u32,
         state: &Arc<ServerState>,
-        endpoint: &'w mut Endpoint<BusMessage>,
+        endpoint: &'w mut Endpoint<WorkerMessage>,
         boot: &'w TcpListener,
     ) -> io::Result<Self> {
         let generation = state.generation();
@@ -319,8 +320,9 @@ impl<'w> Worker<'w> {
         self.report_members();
         self.report_occupancy();
         while let Some((to, message)) = self.hub.poll_transmit() {
-            let refused = self.endpoint.send(usize::from(to), BusMessage::Hub(message)).err();
-            if let Some(BusMessage::Hub(message)) = refused.map(SendError::into_value) {
+            let worker = self.state.bus.worker(to.into());
+            let refused = self.endpoint.send(worker, WorkerMessage::Hub(message)).err();
+            if let Some(WorkerMessage::Hub(message)) = refused.map(SendError::into_value) {
                 self.hub.requeue(to, message);
             }
         }
@@ -365,7 +367,8 @@ impl<'w> Worker<'w> {
         if self.state.workers() > 1 {
             let next = (self.index + 1) % self.state.workers();
             // A ring that is full has no room to measure.
-            let _ = self.endpoint.send(next, BusMessage::LatencyProbe(Instant::now()));
+            let next = self.state.bus.worker(next);
+            let _ = self.endpoint.send(next, WorkerMessage::LatencyProbe(Instant::now()));
         }
     }
 

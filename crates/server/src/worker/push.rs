@@ -9,8 +9,8 @@ use super::link::{Link, Role};
 use super::parts::PushStep;
 use super::reply::PlainResponse;
 use crate::api::ApiErrorCode;
-use crate::message::bus::BusMessage;
-use crate::message::push::{PushMethod, PushReply, PushRequest};
+use crate::message::online::{OnlineQuery, OnlineReply};
+use crate::message::push::{PushMessage, PushMethod, PushReply, PushRequest};
 use crate::metrics::Metric;
 use crate::request::trace_parent::TraceParent;
 
@@ -42,8 +42,8 @@ impl Worker<'_> {
         let body = request.body.into();
         let trace = request.headers.get_str("traceparent").and_then(TraceParent::read);
         let request = PushRequest { call, conn, method, body, errors_as_status, trace, permit };
-        let to = self.state.push_endpoint();
-        if self.endpoint.send(to, BusMessage::PushRequest(Box::new(request))).is_err() {
+        let to = self.state.bus.push();
+        if self.endpoint.send(to, PushMessage::Request(Box::new(request))).is_err() {
             self.count(Metric::BusRefused);
             return self.push_overloaded(cx, conn);
         }
@@ -107,18 +107,18 @@ impl Worker<'_> {
     }
 
     /// Replies which of these users have a session here.
-    pub(super) fn query_online(&mut self, request_id: u64, users: &[String]) {
+    pub(super) fn query_online(&mut self, query: &OnlineQuery) {
         let here = |user: &String| self.hub.sessions_of(user).next().is_some();
-        let online = (0u32..).zip(users).filter(|(_, user)| here(user)).map(|(at, _)| at);
+        let online = (0u32..).zip(&*query.users).filter(|(_, user)| here(user)).map(|(at, _)| at);
         let online = online.collect();
-        let reply = BusMessage::OnlineReply { request_id, online };
-        self.push_calls.enqueue(reply);
+        let reply = OnlineReply { request_id: query.request_id, online };
+        self.push_calls.enqueue(reply.into());
         self.transmit_to_push();
     }
 
     /// Gives the push thread what waits for it, as far as its ring has room.
     pub(super) fn transmit_to_push(&mut self) {
-        let to = self.state.push_endpoint();
+        let to = self.state.bus.push();
         while let Some(message) = self.push_calls.poll_transmit() {
             if let Err(full) = self.endpoint.send(to, message) {
                 return self.push_calls.put_back(full.into_value());

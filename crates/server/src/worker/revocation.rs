@@ -12,7 +12,7 @@ use crate::api::{ApiError, ApiErrorCode, CommandOutcome};
 use crate::auth::revocation::{
     NAME_BYTES_MAX, Revocation, RevocationError, Revoked, TokenId, TokenRevoked, concerns,
 };
-use crate::message::bus::BusMessage;
+use crate::message::admin::AdminMessage;
 use crate::metrics::Metric;
 
 const REVOKED: &str = "the token was revoked";
@@ -27,7 +27,7 @@ impl Worker<'_> {
     ) -> Result<(), ApiError> {
         let token = self.api_token(cx, place)?;
         let (worker, revocation) = (self.index, Box::new(revocation));
-        self.tell_revocations(token, BusMessage::Revoke { worker, token, revocation })
+        self.tell_revocations(token, AdminMessage::Revoke { worker, token, revocation })
     }
 
     /// Asks the admin thread to unblock a user. `Err`: the command is answered already.
@@ -39,11 +39,11 @@ impl Worker<'_> {
     ) -> Result<(), ApiError> {
         let token = self.api_token(cx, place)?;
         let worker = self.index;
-        self.tell_revocations(token, BusMessage::Unblock { worker, token, user: user.into() })
+        self.tell_revocations(token, AdminMessage::Unblock { worker, token, user: user.into() })
     }
 
-    fn tell_revocations(&mut self, token: u64, message: BusMessage) -> Result<(), ApiError> {
-        if self.endpoint.send(self.state.admin_endpoint(), message).is_err() {
+    fn tell_revocations(&mut self, token: u64, message: AdminMessage) -> Result<(), ApiError> {
+        if self.endpoint.send(self.state.bus.admin(), message).is_err() {
             self.count(Metric::BusRefused);
             self.pending.take(token);
             return Err(dunlin_hub::Error::Overloaded.into());

@@ -20,7 +20,7 @@ use super::reply::{PlainResponse, permission};
 use super::routes::{method_refused, preflight};
 use crate::auth::session_token;
 use crate::limits::budget::Work;
-use crate::message::bus::BusMessage;
+use crate::message::worker::WorkerMessage;
 use crate::metrics::Metric;
 
 /// Low, because compression costs CPU; each message is compressed once for all its receivers.
@@ -320,7 +320,8 @@ impl Worker<'_> {
         }
         let frame = (&*emulated.data).into();
         if owner < self.state.counters.len()
-            && self.endpoint.send(owner, BusMessage::Emulation { session, frame }).is_ok()
+            && let to = self.state.bus.worker(owner)
+            && self.endpoint.send(to, WorkerMessage::Emulation { session, frame }).is_ok()
         {
             return EmulationStatus::Taken;
         }

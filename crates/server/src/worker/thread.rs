@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dunlin_bus::Endpoint;
 use dunlin_net::{Descriptors, Exit, WorkerConfig, spawn_workers};
 
 use super::Worker;
 use crate::error::ServeError;
-use crate::message::bus::BusMessage;
+use crate::message::bus::Endpoint;
+use crate::message::worker::WorkerMessage;
 use crate::metrics::Metric;
 use crate::state::ServerState;
 
@@ -31,7 +31,7 @@ pub(crate) struct Placement {
 
 /// What outlives an incarnation of a worker.
 struct WorkerSlot {
-    endpoint: Endpoint<BusMessage>,
+    endpoint: Endpoint<WorkerMessage>,
     incarnations: u32,
 }
 
@@ -46,7 +46,7 @@ impl Workers {
     /// to be in a worker's own descriptor table.
     pub(crate) fn start(
         state: &Arc<ServerState>,
-        endpoints: Vec<Endpoint<BusMessage>>,
+        endpoints: Vec<Endpoint<WorkerMessage>>,
         doorbells: &[BorrowedFd<'_>],
         listeners: Vec<TcpListener>,
         placement: Placement,

@@ -10,7 +10,7 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 use super::Worker;
 use super::link::Link;
 use crate::limits::user_connections::is_somebody;
-use crate::message::bus::BusMessage;
+use crate::message::cluster::ClusterMessage;
 use crate::metrics::Metric;
 use crate::state::settings::Settings;
 
@@ -39,7 +39,7 @@ impl Worker<'_> {
         };
         if table.set(user, self.index, self.hub.session_count(user)) {
             // If the ring is full, the agent reads the counts when it renews its lease.
-            let _ = self.endpoint.send(self.state.control_endpoint(), BusMessage::UsersChanged);
+            let _ = self.endpoint.send(self.state.bus.control(), ClusterMessage::UsersChanged);
         }
     }
 

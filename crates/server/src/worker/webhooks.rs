@@ -8,7 +8,9 @@ use dunlin_webhooks::{HookEvent, HookEventBody};
 
 use super::Worker;
 use super::parts::Emitted;
-use crate::message::bus::BusMessage;
+use crate::message::cluster::ClusterMessage;
+use crate::message::control::ControlMessage;
+use crate::message::webhooks::WebhooksMessage;
 use crate::metrics::Metric;
 
 impl Worker<'_> {
@@ -38,9 +40,10 @@ impl Worker<'_> {
         if changes.is_empty() {
             return;
         }
-        let report = BusMessage::Occupancy(changes);
-        let refused = self.endpoint.send(self.state.control_endpoint(), report).err();
-        if let Some(BusMessage::Occupancy(changes)) = refused.map(SendError::into_value) {
+        let report = ClusterMessage::Occupancy(changes);
+        let refused = self.endpoint.send(self.state.bus.control(), report).err();
+        let refused = refused.map(SendError::into_value);
+        if let Some(ControlMessage::Cluster(ClusterMessage::Occupancy(changes))) = refused {
             self.emitter.restore_occupancy(changes);
         }
     }
@@ -100,11 +103,11 @@ impl Worker<'_> {
             if !in_transit.try_send(flow, cost_bytes, events_max) {
                 return Err(body);
             }
-            let event = BusMessage::HookEvent(Box::new(HookEvent { unix_ms: now.unix_ms, body }));
-            endpoint.send(state.webhooks_endpoint(), event).or_else(|refused| {
+            let event = Box::new(HookEvent { unix_ms: now.unix_ms, body });
+            endpoint.send(state.bus.webhooks(), WebhooksMessage::Event(event)).or_else(|refused| {
                 in_transit.cancel_send(flow, cost_bytes);
                 match refused.into_value() {
-                    BusMessage::HookEvent(event) => Err(event.body),
+                    WebhooksMessage::Event(event) => Err(event.body),
                     // It is what was given to it.
                     _ => Ok(()),
                 }

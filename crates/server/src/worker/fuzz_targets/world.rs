@@ -5,14 +5,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dunlin_bus::{Endpoint, MeshConfig, mesh};
 use dunlin_config::{ChannelOptions, Config, Secret, Snapshot};
 use dunlin_net::{EventLoop, LoopConfig};
 use serde_json::{Value, json};
 
 use super::client::{BARRIER, Connection, Reply, connect};
 use super::{NAMESPACES, Rules};
-use crate::message::bus::BusMessage;
+use crate::message::admin::AdminMessage;
+use crate::message::bus::{Endpoint, SmallBus};
+use crate::message::control::ControlMessage;
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::worker::Worker;
@@ -28,7 +29,8 @@ pub(super) struct World<'w> {
     event_loop: EventLoop<Worker<'w>>,
     worker: Worker<'w>,
     /// Of the threads that are not here.
-    _control: Endpoint<BusMessage>,
+    _control: Endpoint<ControlMessage>,
+    _admin: Endpoint<AdminMessage>,
     address: SocketAddr,
     backend: TcpStream,
     now_ms: u64,
@@ -47,9 +49,8 @@ pub(super) struct Subscribe {
 pub(super) fn with(story: impl FnOnce(World<'_>)) {
     let listeners = listen(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 128).expect("a free port");
     let address = listeners[0].local_addr().expect("its address");
-    let mut endpoints = mesh(2, &MeshConfig::default()).expect("descriptors");
-    let control = endpoints.pop().expect("two of them");
-    let mut endpoint = endpoints.pop().expect("two of them");
+    let SmallBus { mut workers, control, admin } = SmallBus::open(1).expect("descriptors");
+    let mut endpoint = workers.pop().expect("one of them");
     let settings = settings(1, &[Rules::default(); NAMESPACES.len()]);
     let state = Arc::new(ServerState::new(settings, 1, [7; 16], String::new()));
     state.rollout.wake(0, 0);
@@ -65,6 +66,7 @@ pub(super) fn with(story: impl FnOnce(World<'_>)) {
         event_loop,
         worker,
         _control: control,
+        _admin: admin,
         address,
         backend,
         now_ms: 1_000,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dunlin_hub::{Hub, SubscriberCount};
 use dunlin_net::ConnId;
 
-use crate::message::bus::{AffectedCounts, AffectedScope};
+use crate::message::worker::{AffectedCounts, AffectedScope};
 
 /// Channels and subscribers looked at in one turn; some ten microseconds.
 const STEPS: usize = 4_096;

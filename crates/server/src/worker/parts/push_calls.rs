@@ -5,15 +5,14 @@ use std::collections::VecDeque;
 use dunlin_net::ConnId;
 
 use super::FastMap;
-use crate::message::bus::BusMessage;
-use crate::message::push::{PushReply, PushReplyBody};
+use crate::message::push::{PushMessage, PushReply, PushReplyBody};
 
 /// The push calls of one worker.
 #[derive(Default)]
 pub(crate) struct PushCalls {
     calls: FastMap<ConnId, PushCall>,
     /// Messages to the push thread that wait for room on its ring. They are small, and a batch depends on them.
-    backlog: VecDeque<BusMessage>,
+    backlog: VecDeque<PushMessage>,
 }
 
 #[derive(Debug)]
@@ -71,28 +70,28 @@ impl PushCalls {
         let Some(call) = self.calls.get_mut(&conn) else { return };
         let (call, bytes) = (call.id, std::mem::take(&mut call.unread));
         if bytes > 0 {
-            self.backlog.push_back(BusMessage::PushReplyRead { call, bytes });
+            self.backlog.push_back(PushMessage::ReplyRead { call, bytes });
         }
     }
 
     /// Removes the call of a closed connection.
     pub(crate) fn handle_closed(&mut self, conn: ConnId) {
         if let Some(PushCall { id: call, .. }) = self.calls.remove(&conn) {
-            self.backlog.push_back(BusMessage::PushCallerGone { call });
+            self.backlog.push_back(PushMessage::CallerGone { call });
         }
     }
 
     /// Queues a message until the bus has room.
-    pub(crate) fn enqueue(&mut self, message: BusMessage) {
+    pub(crate) fn enqueue(&mut self, message: PushMessage) {
         self.backlog.push_back(message);
     }
 
     /// Returns the oldest message that waits for room on the bus. If there is no room, [`PushCalls::put_back`] takes it back.
-    pub(crate) fn poll_transmit(&mut self) -> Option<BusMessage> {
+    pub(crate) fn poll_transmit(&mut self) -> Option<PushMessage> {
         self.backlog.pop_front()
     }
 
-    pub(crate) fn put_back(&mut self, message: BusMessage) {
+    pub(crate) fn put_back(&mut self, message: PushMessage) {
         self.backlog.push_front(message);
     }
 }
@@ -115,7 +114,7 @@ mod tests {
 
     fn read(calls: &mut PushCalls) -> Option<(u64, usize)> {
         match calls.poll_transmit()? {
-            BusMessage::PushReplyRead { call, bytes } => Some((call, bytes)),
+            PushMessage::ReplyRead { call, bytes } => Some((call, bytes)),
             _ => panic!("nothing else waits"),
         }
     }
@@ -162,7 +161,7 @@ mod tests {
         calls.put_back(first);
         for expected in [1, 2] {
             let next = calls.poll_transmit();
-            assert!(matches!(next, Some(BusMessage::PushCallerGone { call }) if call == expected));
+            assert!(matches!(next, Some(PushMessage::CallerGone { call }) if call == expected));
         }
     }
 }
