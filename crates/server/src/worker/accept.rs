@@ -2,14 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use dunlin_net::{Admit, ConnId, Context, ListenerId, http};
+use dunlin_net::{Admit, ConnId, ListenerId, http};
 use rustix::process::{Resource, getrlimit};
 
-use super::Worker;
 use super::link::{Link, Peer};
-use super::parts::Handshake;
+use super::listeners::Listeners;
+use super::parts::{AcceptLimits, BufferGate, Handshake};
 use super::reply::PlainResponse;
 use super::timer::Timer;
+use super::turn::{Core, Turn};
 use crate::limits::admission::{Admission, CountedAddress};
 use crate::metrics::Metric;
 use crate::request::forwarded_for::forwarded_for;
@@ -28,26 +29,43 @@ enum Source {
     ClientOfProxy,
 }
 
-impl Worker<'_> {
+/// The machine at the front: listeners, and what limits who comes in and what is buffered for them.
+pub(super) struct Front<'w> {
+    pub(super) listeners: Listeners<'w>,
+    pub(super) accept_limits: AcceptLimits,
+    pub(super) buffers: BufferGate,
+}
+
+impl<'w> Front<'w> {
+    pub(super) fn new(listeners: Listeners<'w>, accept_limits: AcceptLimits) -> Front<'w> {
+        Front { listeners, accept_limits, buffers: BufferGate::default() }
+    }
+}
+
+impl Front<'_> {
     /// Counts an accepted connection against the limits, or refuses it.
     pub(super) fn handle_accept(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         listener: ListenerId,
         peer: Option<SocketAddr>,
         link: &mut Link,
     ) -> Admit {
-        self.take_accept(cx);
-        if !self.accept_limits.has_room(cx.stats().connections) {
-            self.count(Metric::RefusedDescriptors);
+        self.take_accept(turn);
+        if !self.accept_limits.has_room(turn.cx.stats().connections) {
+            turn.core.count(Metric::RefusedDescriptors);
             return Admit::Refuse;
         }
         let Some(peer) = peer else { return Admit::Refuse };
         let is_proxy = self.listeners.is_proxy(listener, peer.ip());
-        if self.listeners.speaks_tls(listener) && !self.take_handshake(cx, peer.ip(), is_proxy) {
+        if self.listeners.speaks_tls(listener) && !self.take_handshake(turn, peer.ip(), is_proxy) {
             return Admit::Refuse;
         }
-        match self.admit(peer.ip(), if is_proxy { Source::Proxy } else { Source::Client }) {
+        match self.admit(
+            turn.core,
+            peer.ip(),
+            if is_proxy { Source::Proxy } else { Source::Client },
+        ) {
             Some(peer) => {
                 link.peer = peer;
                 Admit::Accept
@@ -58,14 +76,14 @@ impl Worker<'_> {
 
     /// Counts a connection of an address against the limits; limits per address do not apply to proxies. Returns `None` if a
     /// limit is exceeded.
-    fn admit(&mut self, address: IpAddr, source: Source) -> Option<Peer> {
-        let limits = &self.settings.config.limits;
+    fn admit(&mut self, core: &mut Core<'_>, address: IpAddr, source: Source) -> Option<Peer> {
+        let limits = &core.settings.config.limits;
         let counted = CountedAddress::of(address, limits.ipv6_prefix_bits);
-        let refused = match self.state.admissions.admit(counted, limits, source == Source::Proxy) {
+        let refused = match core.state.admissions.admit(counted, limits, source == Source::Proxy) {
             Admission::Granted => {
                 let may_name_others = source != Source::Client;
                 return Some(Peer::new(
-                    self.peers.intern(address, limits.ipv6_prefix_bits),
+                    core.peers.intern(address, limits.ipv6_prefix_bits),
                     may_name_others,
                 ));
             }
@@ -73,7 +91,7 @@ impl Worker<'_> {
             Admission::AddressReached => Metric::RefusedAddress,
             Admission::UnauthenticatedReached => Metric::RefusedUnauthenticated,
         };
-        self.count(refused);
+        core.count(refused);
         None
     }
 
@@ -84,31 +102,32 @@ impl Worker<'_> {
     /// closed.
     pub(super) fn attribute(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         request: &http::Request<'_>,
     ) -> Result<(), PlainResponse<'static>> {
-        let Some(&mut Link { peer, .. }) = cx.data(conn).filter(|link| link.peer.is_proxy()) else {
+        let Some(&mut Link { peer, .. }) = turn.cx.data(conn).filter(|link| link.peer.is_proxy())
+        else {
             return Ok(());
         };
-        let Some(local) = cx.local_addr(conn) else { return Ok(()) };
-        let listener = self.settings.listener_at(local);
+        let Some(local) = turn.cx.local_addr(conn) else { return Ok(()) };
+        let listener = turn.core.settings.listener_at(local);
         let is_proxy = |address| self.listeners.is_proxy_of(listener, address);
         let Ok(client) = forwarded_for(request.headers.list("X-Forwarded-For"), is_proxy) else {
-            self.count(Metric::ForwardedMalformed);
+            turn.core.count(Metric::ForwardedMalformed);
             return Err(PlainResponse::error(
                 400,
                 "X-Forwarded-For has something else than addresses",
             ));
         };
         let Some(client) = client else { return Ok(()) };
-        if self.peers.address(peer) == Some(client.to_canonical()) {
+        if turn.core.peers.address(peer) == Some(client.to_canonical()) {
             return Ok(());
         }
         let source = if is_proxy(client) { Source::Proxy } else { Source::ClientOfProxy };
-        self.release_peer(peer);
-        let admitted = self.admit(client, source);
-        if let Some(link) = cx.data(conn) {
+        turn.core.release_peer(peer);
+        let admitted = self.admit(turn.core, client, source);
+        if let Some(link) = turn.cx.data(conn) {
             link.peer = admitted.unwrap_or(Peer::UNKNOWN);
         }
         let why = "too many connections from this address; see [limits] of the server";
@@ -116,84 +135,92 @@ impl Worker<'_> {
     }
 
     /// Takes one token of the accept rate. After the last one, connections wait in the listen backlogs.
-    fn take_accept(&mut self, cx: &mut Context<Link>) {
-        let limits = &self.settings.config.limits;
-        let Some(pause_ms) = self.accept_limits.handle_accept(cx.now_ms(), limits) else { return };
-        self.count(Metric::RefusedRate);
-        let listeners: Vec<ListenerId> = cx.listeners().collect();
-        listeners.into_iter().for_each(|listener| cx.pause_accept(listener));
-        cx.run_after(pause_ms, Timer::Accept as u64);
+    fn take_accept(&mut self, turn: &mut Turn<'_, '_>) {
+        let limits = &turn.core.settings.config.limits;
+        let Some(pause_ms) = self.accept_limits.handle_accept(turn.cx.now_ms(), limits) else {
+            return;
+        };
+        turn.core.count(Metric::RefusedRate);
+        let listeners: Vec<ListenerId> = turn.cx.listeners().collect();
+        listeners.into_iter().for_each(|listener| turn.cx.pause_accept(listener));
+        turn.cx.run_after(pause_ms, Timer::Accept as u64);
     }
 
     /// Resumes accepting on every listener once the rate allows it.
-    pub(super) fn accept_again(&mut self, cx: &mut Context<Link>) {
-        let limits = &self.settings.config.limits;
-        if let Some(wait_ms) = self.accept_limits.handle_accept_timer(cx.now_ms(), limits) {
-            cx.run_after(wait_ms, Timer::Accept as u64);
+    pub(super) fn accept_again(&mut self, turn: &mut Turn<'_, '_>) {
+        let limits = &turn.core.settings.config.limits;
+        if let Some(wait_ms) = self.accept_limits.handle_accept_timer(turn.cx.now_ms(), limits) {
+            turn.cx.run_after(wait_ms, Timer::Accept as u64);
             return;
         }
-        let listeners: Vec<ListenerId> = cx.listeners().collect();
-        listeners.into_iter().for_each(|listener| cx.resume_accept(listener));
+        let listeners: Vec<ListenerId> = turn.cx.listeners().collect();
+        listeners.into_iter().for_each(|listener| turn.cx.resume_accept(listener));
     }
 
     /// Takes one token of the TLS handshake rates. Returns `false` if the address has used its own. After the last token of all,
     /// connections wait in the listen backlogs.
-    fn take_handshake(&mut self, cx: &mut Context<Link>, peer: IpAddr, is_proxy: bool) -> bool {
-        let limits = &self.settings.config.limits;
+    fn take_handshake(&mut self, turn: &mut Turn<'_, '_>, peer: IpAddr, is_proxy: bool) -> bool {
+        let limits = &turn.core.settings.config.limits;
         let address = (!is_proxy).then(|| CountedAddress::of(peer, limits.ipv6_prefix_bits));
-        let handshake = self.accept_limits.handle_handshake(cx.now_ms(), address, limits);
+        let handshake = self.accept_limits.handle_handshake(turn.cx.now_ms(), address, limits);
         let Handshake::Begins { pause_ms } = handshake else {
-            self.count(Metric::HandshakesRefused);
+            turn.core.count(Metric::HandshakesRefused);
             return false;
         };
         if let Some(pause_ms) = pause_ms {
-            self.count(Metric::HandshakesPaused);
-            for listener in self.tls_listeners(cx) {
-                cx.pause_accept(listener);
+            turn.core.count(Metric::HandshakesPaused);
+            for listener in self.tls_listeners(turn) {
+                turn.cx.pause_accept(listener);
             }
-            cx.run_after(pause_ms, Timer::Handshake as u64);
+            turn.cx.run_after(pause_ms, Timer::Handshake as u64);
         }
         true
     }
 
     /// Resumes accepting on TLS listeners once the handshake rate allows it.
-    pub(super) fn shake_hands_again(&mut self, cx: &mut Context<Link>) {
-        let limits = &self.settings.config.limits;
-        if let Some(wait_ms) = self.accept_limits.handle_handshake_timer(cx.now_ms(), limits) {
-            cx.run_after(wait_ms, Timer::Handshake as u64);
+    pub(super) fn shake_hands_again(&mut self, turn: &mut Turn<'_, '_>) {
+        let limits = &turn.core.settings.config.limits;
+        if let Some(wait_ms) = self.accept_limits.handle_handshake_timer(turn.cx.now_ms(), limits) {
+            turn.cx.run_after(wait_ms, Timer::Handshake as u64);
             return;
         }
-        for listener in self.tls_listeners(cx) {
-            cx.resume_accept(listener);
+        for listener in self.tls_listeners(turn) {
+            turn.cx.resume_accept(listener);
         }
     }
 
-    fn tls_listeners(&self, cx: &Context<Link>) -> Vec<ListenerId> {
-        cx.listeners().filter(|&listener| self.listeners.speaks_tls(listener)).collect()
+    fn tls_listeners(&self, turn: &mut Turn<'_, '_>) -> Vec<ListenerId> {
+        turn.cx.listeners().filter(|&listener| self.listeners.speaks_tls(listener)).collect()
     }
 
+    /// Limits unauthenticated connections to this worker's share.
+    pub(super) fn bound_unauthenticated(&self, turn: &mut Turn<'_, '_>) {
+        let share = turn.core.settings.config.limits.unauthenticated_max as usize;
+        let share = share.div_ceil(turn.core.state.workers());
+        turn.cx.set_unauthenticated_max(Some(self.accept_limits.unauthenticated_max(share)));
+    }
+}
+
+impl Turn<'_, '_> {
     /// Marks the peer of a connection as authenticated, so that it no longer gives way to newer connections.
-    pub(super) fn authenticated(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        let Some(link) = cx.data(conn).filter(|link| !link.peer.is_authenticated()) else { return };
+    pub(super) fn authenticated(&mut self, conn: ConnId) {
+        let Some(link) = self.cx.data(conn).filter(|link| !link.peer.is_authenticated()) else {
+            return;
+        };
         link.peer = link.peer.authenticated();
-        if let Some(address) = self.peers.authenticate(link.peer) {
-            self.state.admissions.authenticate(address);
+        if let Some(address) = self.core.peers.authenticate(link.peer) {
+            self.core.state.admissions.authenticate(address);
         }
-        cx.mark_authenticated(conn);
+        self.cx.mark_authenticated(conn);
     }
+}
 
+impl Core<'_> {
     /// Releases what a closed connection counted for.
     pub(super) fn release_peer(&mut self, peer: Peer) {
         if let Some(address) = self.peers.release(peer) {
             self.state.admissions.release(address, peer.is_authenticated());
         }
-    }
-
-    /// Limits unauthenticated connections to this worker's share.
-    pub(super) fn bound_unauthenticated(&self, cx: &mut Context<Link>) {
-        let share = self.settings.config.limits.unauthenticated_max as usize;
-        let share = share.div_ceil(self.state.workers());
-        cx.set_unauthenticated_max(Some(self.accept_limits.unauthenticated_max(share)));
     }
 }
 

@@ -14,9 +14,11 @@ use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
+use super::clients::Clients;
 use super::link::{Link, Role};
 use super::parts::SettingsEffect;
 use super::permission::Standings;
+use super::turn::{Core, Turn};
 use crate::crash;
 use crate::message::admin::AdminMessage;
 use crate::state::ServerState;
@@ -30,19 +32,24 @@ const WITHDRAWAL_STEPS: u32 = 1_024;
 impl Worker<'_> {
     /// Switches to the newest snapshot if it is not in use yet.
     pub(super) fn adopt_newest(&mut self, cx: &mut Context<Link>) {
-        let generation = self.state.generation();
-        if generation == self.settings.generation() {
+        let generation = self.core.state.generation();
+        if generation == self.core.settings.generation() {
             return;
         }
         crash::reach("adopt");
-        let newest = self.state.newest_for(self.index);
+        let newest = self.core.state.newest_for(self.core.index);
         if let Err(reason) = self.switch_to(cx, &newest) {
-            tracing::warn!(worker = self.index, revision = newest.revision, reason, "not switched");
-            self.state.reject(self.index, generation, reason);
+            tracing::warn!(
+                worker = self.core.index,
+                revision = newest.revision,
+                reason,
+                "not switched"
+            );
+            self.core.state.reject(self.core.index, generation, reason);
         }
-        self.settings.handle_generation(generation);
-        self.state.loop_stats[self.index].runs(self.settings.revision);
-        let is_awaited = self.state.rollout.adopted(self.index, generation);
+        self.core.settings.handle_generation(generation);
+        self.core.state.loop_stats[self.core.index].runs(self.core.settings.revision);
+        let is_awaited = self.core.state.rollout.adopted(self.core.index, generation);
         crash::reach("adopted");
         if is_awaited {
             self.confirm_adoption();
@@ -51,149 +58,172 @@ impl Worker<'_> {
 
     /// Notifies the admin thread, which waits for this worker to switch. If its ring is full it checks by itself, only later.
     pub(super) fn confirm_adoption(&mut self) {
-        self.send_to_admin(AdminMessage::SettingsAdopted);
+        self.core.send_to_admin(AdminMessage::SettingsAdopted);
     }
 
     /// Continues a count for the admin thread, and replies when it is complete.
     pub(super) fn count_affected(&mut self, cx: &Context<Link>) {
-        let counted = self.affected.step(&self.hub, |conn| cx.local_addr(conn));
+        let counted = self.affected.step(&self.core.hub, |conn| cx.local_addr(conn));
         let Some((request_id, counts)) = counted else { return };
-        let (worker, counts) = (self.index, Box::new(counts));
-        self.send_to_admin(AdminMessage::AffectedReply { request_id, worker, counts });
-    }
-
-    /// If the ring is full, the admin thread reports this worker as unresponsive.
-    pub(super) fn send_to_admin(&mut self, message: AdminMessage) {
-        let _ = self.endpoint.send(self.state.bus.admin(), message);
+        let (worker, counts) = (self.core.index, Box::new(counts));
+        self.core.send_to_admin(AdminMessage::AffectedReply { request_id, worker, counts });
     }
 
     fn switch_to(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
-        if crash::is_refused(self.index, &newest.config) {
+        if crash::is_refused(self.core.index, &newest.config) {
             return Err("refused by a test".into());
         }
-        let (before, state) = (self.settings.snapshot(), Arc::clone(&self.state));
+        let (before, state) = (self.core.settings.snapshot(), Arc::clone(&self.core.state));
         let (old, new) = (&before.config, &newest.config);
         let switched = self.switch_node(old, new).and_then(|()| {
-            self.listeners.switch(cx, &state, (&before, newest), self.drain.is_some())
+            self.front.listeners.switch(cx, &state, (&before, newest), self.drain.is_some())
         });
         if let Err(reason) = switched {
             // No session was opened under another number in the meantime, so the previous number still fits.
-            let _ = self.hub.set_node(state.node_number(old));
+            let _ = self.core.hub.set_node(state.node_number(old));
             return Err(reason);
         }
-        let effects = self.settings.switch(newest);
+        let effects = self.core.settings.switch(newest);
         cx.set_coalesce_ms(u64::from(new.server.coalesce_ms));
-        self.apply_user_table(&before);
-        self.apply_pacing(Some(&before));
-        self.apply_hooks();
+        self.clients.apply_user_table(&mut self.core, &before);
+        self.fanout.apply_pacing(&mut self.core, Some(&before));
+        self.core.apply_hooks();
         effects.for_each(|effect| self.apply_effect(cx, effect));
         Ok(())
     }
 
     /// Applies an effect of the switch to the current snapshot.
     fn apply_effect(&mut self, cx: &mut Context<Link>, effect: SettingsEffect) {
+        let turn = &mut self.core.turn(cx);
         match effect {
             SettingsEffect::Pinning => {
-                let core = self.settings.config.server.pin_workers.then_some(self.index);
+                let core = turn.core.settings.config.server.pin_workers.then_some(turn.core.index);
                 if let Err(error) = dunlin_net::pin(core) {
                     // The worker also runs on another core, and the connections that are open can no longer be undone.
-                    tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
+                    tracing::warn!(worker = turn.core.index, %error, "server.pin_workers has no effect");
                 }
             }
             SettingsEffect::Limits => {
-                self.hub.set_limits(&hub_config(self.index, 0, &self.state, &self.settings));
-                self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
-                self.bound_unauthenticated(cx);
-                self.bound_buffers(cx);
+                turn.core.hub.set_limits(&hub_config(
+                    turn.core.index,
+                    0,
+                    &turn.core.state,
+                    &turn.core.settings,
+                ));
+                turn.core
+                    .endpoint
+                    .set_ring_slots(turn.core.settings.config.limits.bus_slots as usize);
+                self.front.bound_unauthenticated(turn);
+                self.front.bound_buffers(turn);
             }
-            SettingsEffect::Cluster => self.apply_cluster(),
-            SettingsEffect::Proxies => self.apply_proxies(),
-            SettingsEffect::Upstreams => self.apply_upstreams(),
-            SettingsEffect::Engines => self.apply_engines(cx),
-            SettingsEffect::ConnectionTokens => self.close_revoked(cx),
-            SettingsEffect::PusherApps => self.end_pusher_apps(cx),
-            SettingsEffect::Tenants => self.end_tenants(cx),
+            SettingsEffect::Cluster => turn.core.apply_cluster(),
+            SettingsEffect::Proxies => self.clients.apply_proxies(turn.core),
+            SettingsEffect::Upstreams => self.clients.deciders.apply_upstreams(turn.core),
+            SettingsEffect::Engines => {
+                self.engines.apply_engines(turn);
+                self.settle(cx);
+            }
+            SettingsEffect::ConnectionTokens => self.clients.close_revoked(turn),
+            SettingsEffect::PusherApps => self.clients.end_pusher_apps(turn),
+            SettingsEffect::Tenants => self.clients.end_tenants(turn),
             SettingsEffect::SubscriptionTokens => {
-                let settings = self.settings.snapshot();
-                let places = self.grants.without_key(|channel, key| {
+                let settings = turn.core.settings.snapshot();
+                let places = self.clients.sessions.grants.without_key(|channel, key| {
                     let tenant = settings.tenants.of(channel);
                     tenant.map_or(&settings.subscription_verifier, |of| &of.verifier).keeps(key)
                 });
-                self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
+                self.clients.invalidate_subscriptions(
+                    turn,
+                    places,
+                    "the key of its token was revoked",
+                );
             }
-            SettingsEffect::Permissions => self.sweeps.begin_withdrawal(),
+            SettingsEffect::Permissions => self.clients.sweeps.begin_withdrawal(),
         }
     }
 
     /// Uses another node number for new session ids; open sessions keep theirs.
     fn switch_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
         // In a cluster the lease determines the number; it arrives separately.
-        if old.server.node == new.server.node || self.state.cluster.number().is_some() {
+        if old.server.node == new.server.node || self.core.state.cluster.number().is_some() {
             return Ok(());
         }
-        self.hub.set_node(new.server.node).map_err(|_| {
+        self.core.hub.set_node(new.server.node).map_err(|_| {
             "server.node: sessions of eight former numbers are still open; wait until those of one have ended".into()
         })
     }
+}
 
+impl Core<'_> {
+    /// If the ring is full, the admin thread reports this worker as unresponsive.
+    pub(super) fn send_to_admin(&mut self, message: AdminMessage) {
+        let _ = self.endpoint.send(self.state.bus.admin(), message);
+    }
+}
+
+impl Clients {
     /// Continues to end what clients are no longer permitted: subscriptions, and notifications of joins and leaves.
-    pub(super) fn continue_withdrawal(&mut self, cx: &mut Context<Link>) {
+    pub(super) fn continue_withdrawal(&mut self, turn: &mut Turn<'_, '_>) {
         if !self.sweeps.is_withdrawing() {
             return;
         }
-        let settings = self.settings.snapshot();
+        let settings = turn.core.settings.snapshot();
         let standings = Standings {
             settings: &settings,
-            forwarded: &self.forwarded,
-            grants: &self.grants,
-            capabilities: &self.capabilities,
+            forwarded: &self.sessions.forwarded,
+            grants: &self.sessions.grants,
+            capabilities: &self.sessions.capabilities,
             renewed: None,
         };
         let (now, reason) =
-            (self.clock.set(cx.now_ms()), "the permission to subscribe was withdrawn");
+            (turn.core.clock.set(turn.cx.now_ms()), "the permission to subscribe was withdrawn");
         self.sweeps.continue_withdrawal(|withdrawal| {
             let rights = |of: &CheckedSubscription<'_>| standings.rights(of);
-            self.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, rights)
+            turn.core.hub.withdraw(now, withdrawal, WITHDRAWAL_STEPS, reason, rights)
         });
-        self.drain_events(cx);
+        self.drain_events(turn);
     }
 
     /// Ends the sessions that were accepted with a key that is no longer valid, and those without a token if one is now required.
     /// They may reconnect with a new token.
-    fn close_revoked(&mut self, cx: &mut Context<Link>) {
-        let settings = self.settings.snapshot();
+    fn close_revoked(&mut self, turn: &mut Turn<'_, '_>) {
+        let settings = turn.core.settings.snapshot();
         let verifier = &settings.verifier;
         let anonymous_stay = settings.config.client.anonymous;
-        self.end_polls(cx, |user, key| {
+        self.end_polls(turn, |user, key| {
             key.map_or(anonymous_stay, |key| settings.keeps_key(user, key))
         });
-        if anonymous_stay && self.heartbeat.sessions_without(|key| verifier.keeps(key)) == 0 {
+        if anonymous_stay
+            && self.sessions.heartbeat.sessions_without(|key| verifier.keeps(key)) == 0
+        {
             return;
         }
-        let open: Vec<ConnId> = cx.connections().collect();
+        let open: Vec<ConnId> = turn.cx.connections().collect();
         for conn in open {
-            let Some(&mut link) = cx.data(conn) else { continue };
+            let Some(&mut link) = turn.cx.data(conn) else { continue };
             // Sessions of the Pusher protocol have no tokens.
             if !matches!(link.role, Role::Client(encoding) if !encoding.is_pusher())
                 || link.session().is_none()
             {
                 continue;
             }
-            let user = link.session().and_then(|of| self.hub.session(of)).map(|view| view.user);
+            let user =
+                link.session().and_then(|of| turn.core.hub.session(of)).map(|view| view.user);
             if user.is_some_and(|user| user.starts_with(MARK)) {
                 // Its keys belong to its tenant.
                 continue;
             }
-            let why = match self.heartbeat.params(link.params()).and_then(|params| params.key) {
-                Some(key) if !verifier.keeps(key) => {
-                    DisconnectCode::Expired.with_reason("the key of its token was revoked")
-                }
-                None if self.is_by_proxy(link.session()) => continue,
-                None if !anonymous_stay => DisconnectCode::PermissionDenied
-                    .with_reason("clients without a token are not let in any more"),
-                _ => continue,
-            };
-            self.disconnect(cx, conn, &why);
+            let why =
+                match self.sessions.heartbeat.params(link.params()).and_then(|params| params.key) {
+                    Some(key) if !verifier.keeps(key) => {
+                        DisconnectCode::Expired.with_reason("the key of its token was revoked")
+                    }
+                    None if self.sessions.is_by_proxy(link.session()) => continue,
+                    None if !anonymous_stay => DisconnectCode::PermissionDenied
+                        .with_reason("clients without a token are not let in any more"),
+                    _ => continue,
+                };
+            self.disconnect(turn, conn, &why);
         }
     }
 }

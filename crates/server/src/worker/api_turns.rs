@@ -2,12 +2,13 @@
 //! caught up, or once its key has the budget.
 
 use dunlin_hub::NewPublication;
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 
-use super::Worker;
-use super::link::Link;
+use super::api::Api;
+use super::clients::Clients;
 use super::parts::{BroadcastRest, CallCommands, CallId, CommandPlace, RestCommands};
 use super::timer::Timer;
+use super::turn::{Core, Turn};
 use crate::api::Request;
 use crate::limits::budget::{BudgetKey, Rates, Work};
 use crate::metrics::Metric;
@@ -19,34 +20,35 @@ const HELD_POLL_MS: u64 = 1;
 /// A call is refused if its key would have to wait longer for its budget.
 const CALL_WAIT_MS_MAX: u64 = 10_000;
 
-impl Worker<'_> {
+impl Api {
     /// Starts commands of a call until one must wait or the turn's share is used. Returns the number of commands of the call that
     /// have started.
     pub(super) fn give_out(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         conn: ConnId,
         call: CallId,
         commands: CallCommands<'_>,
     ) -> usize {
         while let Some(at) = self.api_calls.begin_next(call) {
-            let reader = self.lenient();
+            let reader = self.lenient(turn.core);
             let command = commands.read(&reader, at);
             let method = command.as_ref().ok().map(Request::method);
             let deliveries = match &command {
                 Ok(Request::Publish(of)) => {
-                    self.deliveries_to(&of.channel, of.message.data.as_bytes().len())
+                    turn.core.deliveries_to(&of.channel, of.message.data.as_bytes().len())
                 }
                 _ => 0,
             };
-            self.execute(cx, call, at, command);
+            self.execute(turn, clients, call, at, command);
             let place = CommandPlace { call, at, part: None };
             self.api_calls.handle_read(place, method, reader.into_unknown());
             // Deliver its effects before starting more, so that full outboxes are noticed.
-            self.drain_events(cx);
+            self.settle(turn, clients);
             if self.api_calls.has_broadcast(call)
                 || self.api_calls.is_held(call)
-                || !self.goes_on(conn, Work { deliveries, ..Work::default() })
+                || !turn.core.goes_on(conn, Work { deliveries, ..Work::default() })
             {
                 break;
             }
@@ -55,42 +57,43 @@ impl Worker<'_> {
     }
 
     /// Continues the calls that wait for their turn, or for the subscribers of a channel.
-    pub(super) fn run_calls(&mut self, cx: &mut Context<Link>) {
-        if self.api_calls.is_look_due(cx.now_ms()) {
-            let (now_ms, pressure) = (cx.now_ms(), &self.state.pressure);
+    pub(super) fn run_calls(&mut self, turn: &mut Turn<'_, '_>, clients: &mut Clients) {
+        if self.api_calls.is_look_due(turn.cx.now_ms()) {
+            let (now_ms, pressure) = (turn.cx.now_ms(), &turn.core.state.pressure);
             let released = self.api_calls.release(now_ms, |held| {
                 now_ms >= held.until_ms || held.channel.is_some_and(|hash| !pressure.holds(hash))
             });
             for call in released {
-                self.respond(cx, call);
+                self.respond(turn, clients, call);
             }
         }
         if self.api_calls.arm_timer() {
-            cx.run_after(HELD_POLL_MS, Timer::Calls as u64);
+            turn.cx.run_after(HELD_POLL_MS, Timer::Calls as u64);
         }
         for call in self.api_calls.take_ready() {
             let Some((conn, rest)) = self.api_calls.resume(call) else { continue };
             if let Some(broadcast) = rest.broadcast {
-                self.continue_broadcast(cx, conn, call, broadcast);
+                self.continue_broadcast(turn, clients, conn, call, broadcast);
             }
             if !self.api_calls.has_broadcast(call) {
-                self.give_out(cx, conn, call, CallCommands::from(&rest.commands));
+                self.give_out(turn, clients, conn, call, CallCommands::from(&rest.commands));
             }
-            self.keep(call, rest.commands);
-            self.pause(cx, call);
+            self.keep(turn.core, call, rest.commands);
+            self.pause(turn, clients, call);
         }
     }
 
     /// Keeps the commands of a call that wait for their turn, unless too much waits already.
-    pub(super) fn keep(&mut self, call: CallId, commands: RestCommands) {
-        if !self.api_calls.keep(call, commands, self.backlog_bytes_max()) {
+    pub(super) fn keep(&mut self, core: &mut Core<'_>, call: CallId, commands: RestCommands) {
+        if !self.api_calls.keep(call, commands, core.backlog_bytes_max()) {
             self.api_calls.refuse_rest(call, &dunlin_hub::Error::Overloaded.into());
         }
     }
 
     pub(super) fn continue_broadcast(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         conn: ConnId,
         call: CallId,
         mut broadcast: BroadcastRest,
@@ -98,7 +101,8 @@ impl Worker<'_> {
         let place = CommandPlace { call, at: broadcast.at, part: None };
         let from = broadcast.next;
         let publish = &broadcast.publish;
-        let given = self.give_parts(cx, conn, (place, from), broadcast.channels(), publish);
+        let given =
+            self.give_parts(turn, clients, (conn, place, from), broadcast.channels(), publish);
         broadcast.next += given;
         if broadcast.channels().next().is_some() {
             self.api_calls.keep_broadcast(call, broadcast);
@@ -109,9 +113,9 @@ impl Worker<'_> {
     /// of channels.
     pub(super) fn give_parts<'n>(
         &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        (place, from): (CommandPlace, u32),
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
+        (conn, place, from): (ConnId, CommandPlace, u32),
         channels: impl Iterator<Item = &'n str>,
         publish: &NewPublication,
     ) -> u32 {
@@ -119,15 +123,15 @@ impl Worker<'_> {
         for channel in channels {
             let part = CommandPlace { part: Some(from + given), ..place };
             let has_room = self.api_calls.begin_part(place.call);
-            if let Err(error) = self.publish(cx, part, channel, publish.clone()) {
+            if let Err(error) = self.publish(turn, part, channel, publish.clone()) {
                 self.api_calls.handle_answer(part, Err(error));
             }
-            self.drain_events(cx);
+            self.settle(turn, clients);
             given += 1;
-            let deliveries = self.deliveries_to(channel, publish.data.len());
+            let deliveries = turn.core.deliveries_to(channel, publish.data.len());
             if !has_room
                 || self.api_calls.is_held(place.call)
-                || !self.goes_on(conn, Work { deliveries, ..Work::default() })
+                || !turn.core.goes_on(conn, Work { deliveries, ..Work::default() })
             {
                 break;
             }
@@ -136,27 +140,38 @@ impl Worker<'_> {
     }
 
     /// How long a key must wait for its budget before its next call, if that is longer than a call may wait.
-    pub(super) fn wait_to_call(&self, (budget_key, rates): (BudgetKey, Rates)) -> Option<u64> {
-        let wait_ms = self.charge_shared(budget_key, &rates, Work::default());
+    pub(super) fn wait_to_call(
+        &self,
+        core: &Core<'_>,
+        (budget_key, rates): (BudgetKey, Rates),
+    ) -> Option<u64> {
+        let wait_ms = core.charge_shared(budget_key, &rates, Work::default());
         Some(wait_ms).filter(|&wait_ms| wait_ms > CALL_WAIT_MS_MAX)
     }
 
     /// Charges a call to its key. The rest of the call and its response wait until the key has the budget.
     pub(super) fn charge_call(
         &mut self,
+        core: &mut Core<'_>,
         call: CallId,
         (budget_key, rates): (BudgetKey, Rates),
         work: Work,
     ) {
-        let wait_ms = self.charge_shared(budget_key, &rates, work);
+        let wait_ms = core.charge_shared(budget_key, &rates, work);
         if wait_ms > 0 {
-            self.hold(call, self.clock.now().ms + wait_ms, None);
+            self.hold(core, call, core.clock.now().ms + wait_ms, None);
         }
     }
 
     /// Delays the rest of a call and its response until this time, or until a channel has caught up.
-    pub(super) fn hold(&mut self, call: CallId, until_ms: u64, channel: Option<u64>) {
-        self.count(Metric::CommandsDelayed);
+    pub(super) fn hold(
+        &mut self,
+        core: &mut Core<'_>,
+        call: CallId,
+        until_ms: u64,
+        channel: Option<u64>,
+    ) {
+        core.count(Metric::CommandsDelayed);
         self.api_calls.hold(call, until_ms, channel);
     }
 }

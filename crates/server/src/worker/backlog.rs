@@ -4,17 +4,18 @@
 //! that takes long counts as several. Replies, connects and polls
 //! are charged, too. While a key is beyond its burst, connects and polls are refused temporarily, the following commands of a
 //! connection wait in a [backlog](super::parts::Backlogs), and the connection is not read, so that its socket buffer is the
-//! queue. A session that sends commands in separate requests ([`emulation`](Worker::emulation)) is disconnected if too many of
+//! queue. A session that sends commands in separate requests ([`emulation`](Clients::emulation)) is disconnected if too many of
 //! them wait.
 
 use dunlin_hub::tenant::bare;
 use dunlin_hub::{Owner, Publication, SessionId};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Command, DisconnectCode, Request};
 
-use super::Worker;
-use super::link::{Link, Peer, Role};
+use super::clients::Clients;
+use super::link::{Peer, Role};
 use super::parts::{Frames, Pending};
+use super::turn::{Core, Turn};
 use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
 use crate::metrics::Metric;
 
@@ -30,22 +31,23 @@ const REPLY_BYTES_MIN: usize = 1024;
 /// The budget keys of session, user and address; `None` without a budget.
 type BudgetKeys = [Option<(BudgetKey, Rates)>; 3];
 
-impl Worker<'_> {
+impl Turn<'_, '_> {
     /// Charges an executed command. `Some`: when the next command of its connection may start.
     pub(super) fn charge(
         &mut self,
-        cx: &mut Context<Link>,
         conn: ConnId,
         command: &Command<'_>,
         (bytes, spent_ns): (usize, u64),
     ) -> Option<u64> {
-        let deliveries = self.deliveries_of(&command.request);
+        let deliveries = self.core.deliveries_of(&command.request);
         let kind = CommandKind::of_command(&command.request);
         let work = Work { commands: 1, kind, bytes: bytes as u64, deliveries, spent_ns };
-        let wait_until = self.charge_request(cx, conn, command.request.channel(), work);
+        let wait_until = self.charge_request(conn, command.request.channel(), work);
         match &command.request {
-            Request::Publish(publish) if self.state.pressure.of(&publish.channel).is_some() => {
-                wait_until.max(Some(cx.now_ms() + BEHIND_MS))
+            Request::Publish(publish)
+                if self.core.state.pressure.of(&publish.channel).is_some() =>
+            {
+                wait_until.max(Some(self.cx.now_ms() + BEHIND_MS))
             }
             _ => wait_until,
         }
@@ -54,34 +56,47 @@ impl Worker<'_> {
     /// Charges a request of a connection, with or without a session, also one that ended it. `Some`: when the next one may start.
     pub(super) fn charge_request(
         &mut self,
-        cx: &mut Context<Link>,
         conn: ConnId,
         channel: Option<&str>,
         work: Work,
     ) -> Option<u64> {
-        let &mut link = cx.data(conn)?;
+        let &mut link = self.cx.data(conn)?;
         let session = link.session();
-        let user = session.and_then(|of| self.hub.session(of)).map_or("", |view| view.user);
-        let keys = self.keys(session, user, link.peer);
-        let now_ms = cx.now_ms();
+        let user = session.and_then(|of| self.core.hub.session(of)).map_or("", |view| view.user);
+        let keys = self.core.keys(session, user, link.peer);
+        let now_ms = self.cx.now_ms();
         let taken = work;
         let already_ms = match session {
             Some(_) => 0,
-            None => self.charge_keys(&keys, Work::default(), now_ms),
+            None => self.core.charge_keys(&keys, Work::default(), now_ms),
         };
         // Refused connects are not charged beyond a bound, so that they do not lock out other clients of the address for long.
         let work = if already_ms > REFUSED_WAIT_MS_MAX { Work::default() } else { work };
-        let mut wait_ms = self.charge_keys(&keys, work, now_ms);
+        let mut wait_ms = self.core.charge_keys(&keys, work, now_ms);
         if let Some(channel) = channel {
-            wait_ms = wait_ms.max(self.charge_namespace(channel, work));
+            wait_ms = wait_ms.max(self.core.charge_namespace(channel, work));
         }
-        let goes_on = self.goes_on(conn, taken);
+        let goes_on = self.core.goes_on(conn, taken);
         if link.closing {
             return None;
         }
         (wait_ms > 0 || !goes_on).then_some(now_ms + wait_ms)
     }
 
+    /// Charges the replies of this turn to users and addresses.
+    pub(super) fn charge_answers(&mut self) {
+        while let Some((session, bytes)) = self.core.budgets.next_put_off() {
+            let Some(view) = self.core.hub.session(session) else { continue };
+            let conn = ConnId::from_u64(view.tag);
+            let Some(peer) = self.cx.data(conn).map(|link| link.peer) else { continue };
+            let keys = self.core.keys(None, view.user, peer);
+            let work = Work { bytes: bytes as u64, ..Work::default() };
+            self.core.charge_keys(&keys, work, self.cx.now_ms());
+        }
+    }
+}
+
+impl Core<'_> {
     /// The budget keys of a client's requests, without those of namespaces.
     fn keys(&self, session: Option<SessionId>, user: &str, peer: Peer) -> BudgetKeys {
         let limits = &self.settings.config.limits;
@@ -198,18 +213,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Charges the replies of this turn to users and addresses.
-    pub(super) fn charge_answers(&mut self, cx: &mut Context<Link>) {
-        while let Some((session, bytes)) = self.budgets.next_put_off() {
-            let Some(view) = self.hub.session(session) else { continue };
-            let conn = ConnId::from_u64(view.tag);
-            let Some(peer) = cx.data(conn).map(|link| link.peer) else { continue };
-            let keys = self.keys(None, view.user, peer);
-            let work = Work { bytes: bytes as u64, ..Work::default() };
-            self.charge_keys(&keys, work, cx.now_ms());
-        }
-    }
-
     /// Charges the response to a poll, also to the namespaces of its channels.
     pub(super) fn charge_response<'c>(
         &mut self,
@@ -282,75 +285,85 @@ impl Worker<'_> {
         self.budgets.take_turn(conn.to_u64(), work) && !self.hub.wants_flush()
     }
 
+    /// This worker's share of the bound on backlogs, in bytes.
+    pub(super) fn backlog_bytes_max(&self) -> usize {
+        self.settings.memory.pending_bytes_max.div_ceil(self.state.workers())
+    }
+}
+
+impl Clients {
     /// Stores the remaining commands of a connection, and pauses reading until they may continue.
     pub(super) fn hold_back(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         rest: Frames,
         ready_ms: u64,
     ) {
-        let Some(&mut link) = cx.data(conn) else { return };
+        let Some(&mut link) = turn.cx.data(conn) else { return };
         if link.closing || link.encoding().is_none() {
             return;
         }
-        self.count(Metric::CommandsDelayed);
-        if !self.backlogs.insert(conn, rest, ready_ms, self.backlog_bytes_max()) {
-            return self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
+        turn.core.count(Metric::CommandsDelayed);
+        if !self.backlogs.insert(conn, rest, ready_ms, turn.core.backlog_bytes_max()) {
+            return self.disconnect(turn, conn, &DisconnectCode::TooManyRequests.into());
         }
         // Input of a stream transport is not its commands, and its end must be noticed.
         if matches!(link.role, Role::Client(encoding) if !encoding.is_emulated()) {
-            cx.pause_read(conn);
+            turn.cx.pause_read(conn);
         }
     }
 
     /// Appends a frame to the backlog of a session whose commands wait.
-    pub(super) fn append_to_backlog(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
-        let own_max = self.settings.config.limits.message_bytes_max;
-        let bytes_max = self.backlog_bytes_max();
-        let separator = cx
+    pub(super) fn append_to_backlog(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        frame: &[u8],
+    ) {
+        let own_max = turn.core.settings.config.limits.message_bytes_max;
+        let bytes_max = turn.core.backlog_bytes_max();
+        let separator = turn
+            .cx
             .data(conn)
             .and_then(|link| link.encoding())
             .map_or(&b""[..], |of| of.format().separator());
         if !self.backlogs.append(conn, separator, frame, own_max, bytes_max) {
-            self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
+            self.disconnect(turn, conn, &DisconnectCode::TooManyRequests.into());
         }
     }
 
-    /// Continues waiting commands that are due, and calls of the server API, with a share of the turn for each connection.
-    pub(super) fn run_backlogs(&mut self, cx: &mut Context<Link>) {
-        for (conn, mut frames) in self.backlogs.take_ready(cx.now_ms()) {
-            if self.is_unidirectional(cx, conn) {
+    /// Continues waiting commands that are due, with a share of the turn for each connection.
+    pub(super) fn run_backlogs(&mut self, turn: &mut Turn<'_, '_>) {
+        for (conn, mut frames) in self.backlogs.take_ready(turn.cx.now_ms()) {
+            if self.is_unidirectional(turn, conn) {
                 // Its connect has waited for a token key.
-                self.connect_said(cx, conn, frames.rest());
+                self.connect_said(turn, conn, frames.rest());
                 if !self.backlogs.contains(conn) {
-                    cx.resume_read(conn);
+                    turn.cx.resume_read(conn);
                 }
                 continue;
             }
-            match self.handle_commands(cx, conn, frames.rest()) {
+            match self.handle_commands(turn, conn, frames.rest()) {
                 Some((rest, ready_ms)) => {
                     let left = rest.len();
                     frames.leave(left);
-                    self.hold_back(cx, conn, frames, ready_ms);
+                    self.hold_back(turn, conn, frames, ready_ms);
                 }
-                None => cx.resume_read(conn),
+                None => turn.cx.resume_read(conn),
             }
         }
-        self.run_calls(cx);
-        self.budgets.begin_turn();
-        if let Some(delay_ms) = self.backlogs.arm_timer(cx.now_ms()) {
-            cx.run_after(delay_ms, super::timer::Timer::Backlog as u64);
+    }
+
+    /// Wakes this worker when the next commands are due.
+    pub(super) fn arm_backlog_timer(&mut self, turn: &mut Turn<'_, '_>) {
+        if let Some(delay_ms) = self.backlogs.arm_timer(turn.cx.now_ms()) {
+            turn.cx.run_after(delay_ms, super::timer::Timer::Backlog as u64);
         }
     }
 
-    fn is_unidirectional(&self, cx: &mut Context<Link>, conn: ConnId) -> bool {
-        let encoding = cx.data(conn).and_then(|link| link.encoding());
+    fn is_unidirectional(&self, turn: &mut Turn<'_, '_>, conn: ConnId) -> bool {
+        let encoding = turn.cx.data(conn).and_then(|link| link.encoding());
         encoding.is_some_and(|encoding| !encoding.is_bidirectional())
-    }
-
-    /// This worker's share of the bound on backlogs, in bytes.
-    pub(super) fn backlog_bytes_max(&self) -> usize {
-        self.settings.memory.pending_bytes_max.div_ceil(self.state.workers())
     }
 }

@@ -11,17 +11,22 @@ use crate::message::worker::WorkerMessage;
 impl Worker<'_> {
     /// Handles a message of another thread.
     pub(super) fn receive(&mut self, cx: &mut Context<Link>, from: usize, message: WorkerMessage) {
+        let turn = &mut self.core.turn(cx);
         match message {
             WorkerMessage::Hub(message) => {
-                let now = self.now(cx);
+                let now = turn.now();
                 // Only workers send this, and there are at most 127 of them.
-                self.hub.handle_message(now, from as u8, message);
-                self.drain_events(cx);
+                turn.core.hub.handle_message(now, from as u8, message);
+                self.settle(cx);
             }
-            WorkerMessage::Emulation { session, frame } => self.emulate(cx, session, &frame),
-            WorkerMessage::FindConnections(search) => self.go_on_searching(cx, search),
+            WorkerMessage::Emulation { session, frame } => {
+                self.clients.emulate(turn, session, &frame);
+            }
+            WorkerMessage::FindConnections(search) => {
+                self.api.go_on_searching(turn, &mut self.clients, search);
+            }
             WorkerMessage::LatencyProbe(sent) => {
-                self.state.loop_stats[self.index]
+                turn.core.state.loop_stats[turn.core.index]
                     .hop_times
                     .record(sent.elapsed().as_nanos() as u64);
             }
@@ -30,22 +35,24 @@ impl Worker<'_> {
             // The message has woken this worker, which requests its slot in each turn.
             WorkerMessage::FanoutGranted => {}
             WorkerMessage::BroadcastCommand { request_id, command } => {
-                self.broadcast_command(request_id, &command);
+                self.fanout.broadcast_command(turn.core, request_id, &command);
             }
             WorkerMessage::CountAffected { request_id, scope } => {
-                self.affected.begin(request_id, scope, cx.connections());
+                self.affected.begin(request_id, scope, turn.cx.connections());
             }
             WorkerMessage::RevokeReply { token, result } => {
-                self.handle_revoke_reply(cx, token, result);
+                self.api.handle_revoke_reply(turn, &mut self.clients, token, result);
             }
-            WorkerMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
-            WorkerMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
-            WorkerMessage::Push(PushToWorker::Reply(reply)) => self.push_replied(cx, *reply),
-            WorkerMessage::Push(PushToWorker::OnlineQuery(query)) => self.query_online(&query),
-            WorkerMessage::KeysFetched => self.keys_fetched(cx),
+            WorkerMessage::Revoked(revocation) => self.clients.handle_revoked(turn, &revocation),
+            WorkerMessage::RevokedUnseen => self.clients.handle_revoked_unseen(turn),
+            WorkerMessage::Push(PushToWorker::Reply(reply)) => self.push.push_replied(turn, *reply),
+            WorkerMessage::Push(PushToWorker::OnlineQuery(query)) => {
+                self.push.query_online(turn.core, &query);
+            }
+            WorkerMessage::KeysFetched => self.clients.keys_fetched(turn),
             WorkerMessage::Cluster(message) => self.receive_from_cluster(cx, message),
             WorkerMessage::Drain => self.begin_drain(cx),
-            WorkerMessage::Stop => cx.stop(),
+            WorkerMessage::Stop => turn.cx.stop(),
             #[cfg(test)]
             WorkerMessage::Stall(stalled, until) => {
                 let _ = stalled.send(());
@@ -57,23 +64,28 @@ impl Worker<'_> {
     }
 
     fn receive_from_cluster(&mut self, cx: &mut Context<Link>, message: ClusterToWorker) {
+        let turn = &mut self.core.turn(cx);
         match message {
             ClusterToWorker::Reply { token, reply } => {
                 self.handle_cluster_reply(cx, token, *reply);
             }
-            ClusterToWorker::Command(command) => self.serve_cluster(cx, &command),
-            ClusterToWorker::UserCounted(user) => self.user_counted(cx, &user),
-            ClusterToWorker::UserOverLimit(user) => self.end_last_of_user(cx, &user),
-            ClusterToWorker::NodeNumber => self.adopt_node_number(),
-            ClusterToWorker::ListMembers => self.list_members(),
-            ClusterToWorker::RemoteMember(member) => {
-                let now = self.now(cx);
-                let RemoteMember { channel, info, joined } = *member;
-                self.hub.announce_remote(now, &channel, &info, joined);
+            ClusterToWorker::Command(command) => {
+                self.api.serve_cluster(turn, &mut self.clients, &command);
             }
-            ClusterToWorker::OccupancyRefused(changes) => self.emitter.restore_occupancy(changes),
-            ClusterToWorker::ListOccupied => self.list_occupied(),
-            ClusterToWorker::RefreshMemberLists => self.hub.refresh_member_lists(),
+            ClusterToWorker::UserCounted(user) => self.clients.user_counted(turn, &user),
+            ClusterToWorker::UserOverLimit(user) => self.clients.end_last_of_user(turn, &user),
+            ClusterToWorker::NodeNumber => turn.core.adopt_node_number(),
+            ClusterToWorker::ListMembers => turn.core.list_members(),
+            ClusterToWorker::RemoteMember(member) => {
+                let now = turn.now();
+                let RemoteMember { channel, info, joined } = *member;
+                turn.core.hub.announce_remote(now, &channel, &info, joined);
+            }
+            ClusterToWorker::OccupancyRefused(changes) => {
+                turn.core.emitter.restore_occupancy(changes);
+            }
+            ClusterToWorker::ListOccupied => turn.core.list_occupied(),
+            ClusterToWorker::RefreshMemberLists => turn.core.hub.refresh_member_lists(),
         }
     }
 }

@@ -1,80 +1,82 @@
 //! Executes commands of clients and replies to them.
 
 use dunlin_hub::{ChannelRef, HistoryFilter, NewPublication, SessionId, SubscribeOptions};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, HistoryRequest,
     PublishRequest, Reply, Request, SubscribeRequest,
 };
 
-use super::Worker;
+use super::clients::Clients;
 use super::command_timer::CommandTimer;
 use super::key_wait::{Handled, Unverified};
-use super::link::{Link, Role};
+use super::link::Role;
 use super::parts::{ONCE_ANSWERED, Pending};
 use super::permission::{Entitlement, Permission, Source};
+use super::sessions::Sessions;
+use super::turn::{Core, Turn};
 use crate::limits::budget::Work;
 
 use crate::metrics::Metric;
 
-impl Worker<'_> {
+impl Clients {
     /// Executes the commands of a frame in order. Stops at the first that ends the connection; commands without budget wait.
-    pub(super) fn handle_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, frame: &[u8]) {
+    pub(super) fn handle_frame(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, frame: &[u8]) {
         if self.backlogs.contains(conn) {
-            return self.append_to_backlog(cx, conn, frame);
+            return self.append_to_backlog(turn, conn, frame);
         }
-        let Some(encoding) = cx.data(conn).and_then(|link| link.encoding()) else { return };
+        let Some(encoding) = turn.cx.data(conn).and_then(|link| link.encoding()) else { return };
         if Commands::of(encoding.format(), frame).is_empty() {
             let empty = DisconnectCode::BadRequest.with_reason("a frame without a command");
-            return self.disconnect(cx, conn, &empty);
+            return self.disconnect(turn, conn, &empty);
         }
-        if let Some((rest, ready_ms)) = self.handle_commands(cx, conn, frame) {
-            self.hold_back(cx, conn, rest.to_vec().into(), ready_ms);
+        if let Some((rest, ready_ms)) = self.handle_commands(turn, conn, frame) {
+            self.hold_back(turn, conn, rest.to_vec().into(), ready_ms);
         }
     }
 
     /// Executes commands while there is budget. `Some`: the remaining commands, and when they may continue.
     pub(super) fn handle_commands<'f>(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         frame: &'f [u8],
     ) -> Option<(&'f [u8], u64)> {
-        let encoding = cx.data(conn).and_then(|link| link.encoding())?;
+        let encoding = turn.cx.data(conn).and_then(|link| link.encoding())?;
         if encoding.is_pusher() {
-            return self.handle_pusher(cx, conn, frame);
+            return self.handle_pusher(turn, conn, frame);
         }
         let mut commands = Commands::of(encoding.format(), frame);
-        let mut timer = CommandTimer::start(&self.state);
+        let mut timer = CommandTimer::start(&turn.core.state);
         loop {
             let before = commands.rest();
             let command = commands.next()?;
-            let link = cx.data(conn).filter(|link| !link.closing)?;
+            let link = turn.cx.data(conn).filter(|link| !link.closing)?;
             let mut command = match command {
                 Ok(command) => command,
                 Err(malformed) => {
-                    self.count(Metric::ProtocolErrors);
+                    turn.core.count(Metric::ProtocolErrors);
                     let why = DisconnectCode::BadRequest.with_reason(malformed);
-                    self.disconnect(cx, conn, &why);
+                    self.disconnect(turn, conn, &why);
                     return None;
                 }
             };
             if let Some(session) = link.session()
-                && let Err(error) = self.admit_channel(session, &mut command.request)
+                && let Err(error) = turn.core.admit_channel(session, &mut command.request)
             {
-                self.count(Metric::Commands);
-                self.reply_error(cx, conn, command.id, &error);
+                turn.core.count(Metric::Commands);
+                turn.reply_error(conn, command.id, &error);
                 // To nobody whose channel it would be.
                 let bytes = (before.len() - commands.rest().len()) as u64;
                 let work = Work { commands: 1, bytes, spent_ns: timer.lap(), ..Work::default() };
-                match self.charge_request(cx, conn, None, work) {
+                match turn.charge_request(conn, None, work) {
                     Some(ready_ms) => return Some((commands.rest(), ready_ms)),
                     None => continue,
                 }
             }
-            let concurrency = self.settings.config.client.concurrency;
-            if self.proxy_calls.holds(conn, &command.request, concurrency) {
+            let concurrency = turn.core.settings.config.client.concurrency;
+            if self.deciders.proxy_calls.holds(conn, &command.request, concurrency) {
                 return Some((before, ONCE_ANSWERED));
             }
             let said = &before[..before.len() - commands.rest().len()];
@@ -82,22 +84,24 @@ impl Worker<'_> {
                 // A connect is decided at once. While its subscriptions are being made, its reply and those of later commands are
                 // held back.
                 Ok(_) => {
-                    if self.handle_command(cx, conn, &command, said) == Handled::AwaitsKey {
-                        return self.await_key(cx, conn, before).map(|ready_ms| (before, ready_ms));
+                    if self.handle_command(turn, conn, &command, said) == Handled::AwaitsKey {
+                        return self
+                            .await_key(turn, conn, before)
+                            .map(|ready_ms| (before, ready_ms));
                     }
                 }
                 Err(CommandError::Reply(error)) => {
-                    self.count(Metric::Commands);
-                    self.reply_error(cx, conn, command.id, &error);
+                    turn.core.count(Metric::Commands);
+                    turn.reply_error(conn, command.id, &error);
                 }
                 Err(CommandError::Disconnect(disconnect)) => {
-                    self.count(Metric::ProtocolErrors);
-                    self.disconnect(cx, conn, &disconnect);
+                    turn.core.count(Metric::ProtocolErrors);
+                    self.disconnect(turn, conn, &disconnect);
                     return None;
                 }
             }
             let bytes = before.len() - commands.rest().len();
-            if let Some(ready_ms) = self.charge(cx, conn, &command, (bytes, timer.lap())) {
+            if let Some(ready_ms) = turn.charge(conn, &command, (bytes, timer.lap())) {
                 return Some((commands.rest(), ready_ms));
             }
         }
@@ -105,93 +109,106 @@ impl Worker<'_> {
 
     fn handle_command(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         command: &Command<'_>,
         said: &[u8],
     ) -> Handled {
         let id = command.id;
         if let Request::Pong = command.request {
-            self.pong_received(cx, conn);
+            self.sessions.pong_received(turn, conn);
             return Handled::Done;
         }
-        self.count(Metric::Commands);
+        turn.core.count(Metric::Commands);
         if let Request::Connect(connect) = &command.request {
-            return self.connect(cx, conn, Some(id), connect, said);
+            return self.connect(turn, conn, Some(id), connect, said);
         }
-        let session = cx.data(conn).and_then(|link| link.session());
+        let session = turn.cx.data(conn).and_then(|link| link.session());
         let Some(session) = session else { return Handled::Done };
-        if self.has_authorizer()
-            && self.consult_about(cx, (conn, session, id), &command.request, said)
+        if self.deciders.has_authorizer()
+            && self.consult_about(turn, (conn, session, id), &command.request, said)
         {
             return Handled::Done;
         }
-        let now = self.now(cx);
+        let now = turn.now();
         let outcome = match &command.request {
             Request::Subscribe(request) if !request.token.is_empty() => {
-                match self.subscribe_by_token(cx, session, id, request) {
+                match self.subscribe_by_token(turn, session, id, request) {
                     Ok(()) => Ok(()),
-                    Err(error) => return self.refuse_token(cx, conn, id, error),
+                    Err(error) => return self.refuse_token(turn, conn, id, error),
                 }
             }
             Request::Subscribe(request) => {
-                match self.proxy_of(session, &request.channel, Permission::Subscribe) {
+                match self.sessions.proxy_of(
+                    turn.core,
+                    session,
+                    &request.channel,
+                    Permission::Subscribe,
+                ) {
                     Some(proxy) => {
-                        self.ask_subscribe(cx, (conn, session, id), request, said, &proxy)
+                        self.ask_subscribe(turn, (conn, session, id), request, said, &proxy)
                     }
-                    None => self.subscribe(cx, session, id, request),
+                    None => self.subscribe(turn, session, id, request),
                 }
             }
             Request::Unsubscribe(request) => {
-                self.grants.remove(session, &request.channel);
-                self.hub.handle_unsubscribe(now, session, &request.channel, None);
+                self.sessions.grants.remove(session, &request.channel);
+                turn.core.hub.handle_unsubscribe(now, session, &request.channel, None);
                 // The reply to a pending subscribe comes before that to its unsubscribe.
-                self.drain_events(cx);
-                self.reply(session, id, &Reply::Unsubscribe);
+                self.drain_events(turn);
+                turn.core.reply(session, id, &Reply::Unsubscribe);
                 Ok(())
             }
             Request::Publish(request) => {
-                match self.proxy_of(session, &request.channel, Permission::Publish) {
-                    Some(proxy) => self.ask_publish(cx, (conn, session, id), request, said, &proxy),
-                    None => self.publish_by_keys(cx, session, id, request),
+                match self.sessions.proxy_of(
+                    turn.core,
+                    session,
+                    &request.channel,
+                    Permission::Publish,
+                ) {
+                    Some(proxy) => {
+                        self.ask_publish(turn, (conn, session, id), request, said, &proxy)
+                    }
+                    None => self.publish_by_keys(turn, session, id, request),
                 }
             }
-            Request::History(request) => self.history(cx, session, id, request),
-            Request::Presence(request) => self.presence(cx, session, id, &request.channel),
+            Request::History(request) => self.history(turn, session, id, request),
+            Request::Presence(request) => self.presence(turn, session, id, &request.channel),
             Request::PresenceStats(request) => {
-                self.presence_stats(cx, session, id, &request.channel)
+                self.presence_stats(turn, session, id, &request.channel)
             }
             Request::Ping => {
-                self.reply(session, id, &Reply::Ping);
+                turn.core.reply(session, id, &Reply::Ping);
                 Ok(())
             }
             Request::Refresh(request) => {
-                return self.refresh(cx, conn, session, id, &request.token);
+                return self.refresh(turn, conn, session, id, &request.token);
             }
-            Request::SubRefresh(request) => match self.sub_refresh(cx, session, id, request) {
+            Request::SubRefresh(request) => match self.sub_refresh(turn, session, id, request) {
                 Ok(()) => Ok(()),
-                Err(error) => return self.refuse_token(cx, conn, id, error),
+                Err(error) => return self.refuse_token(turn, conn, id, error),
             },
-            Request::Rpc(request) => self.rpc(cx, conn, session, id, request),
+            Request::Rpc(request) => self.rpc(turn, conn, session, id, request),
             // Answered by ProtocolState::admit or above.
             Request::Connect(_) | Request::Send(_) | Request::Pong | Request::Unknown(_) => Ok(()),
         };
         if let Err(error) = outcome {
-            self.reply_error(cx, conn, id, &error);
+            turn.reply_error(conn, id, &error);
         }
-        self.drain_events(cx);
+        self.drain_events(turn);
         Handled::Done
     }
 
     fn history(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         id: u32,
         request: &HistoryRequest<'_>,
     ) -> Result<(), Error<'static>> {
-        let options = self.allowed(session, &request.channel, Permission::History)?;
-        let max = self.settings.config.limits.history_messages_max;
+        let options =
+            self.sessions.allowed(turn.core, session, &request.channel, Permission::History)?;
+        let max = turn.core.settings.config.limits.history_messages_max;
         let filter = HistoryFilter {
             since: request.since.as_ref().map(|since| since.to_hub()),
             limit: Some(u32::try_from(request.limit).unwrap_or(max).min(max)),
@@ -199,10 +216,10 @@ impl Worker<'_> {
             bytes_max: Some(options.recovery_bytes_max),
             ..HistoryFilter::default()
         };
-        let pending = self.pending_answer(session, id, &request.channel);
-        if let Some(token) = self.token(cx, pending) {
-            let (now, owner) = (self.now(cx), self.hub.owner(session));
-            self.hub.handle_history(
+        let pending = turn.core.pending_answer(session, id, &request.channel);
+        if let Some(token) = self.token(turn, pending) {
+            let (now, owner) = (turn.now(), turn.core.hub.owner(session));
+            turn.core.hub.handle_history(
                 now,
                 token,
                 ChannelRef::new(&request.channel, &options),
@@ -215,18 +232,23 @@ impl Worker<'_> {
 
     fn presence(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         id: u32,
         channel: &str,
     ) -> Result<(), Error<'static>> {
-        let options = self.allowed(session, channel, Permission::Presence)?;
-        let pending = self.pending_answer(session, id, channel);
-        if let Some(token) = self.token(cx, pending) {
+        let options = self.sessions.allowed(turn.core, session, channel, Permission::Presence)?;
+        let pending = turn.core.pending_answer(session, id, channel);
+        if let Some(token) = self.token(turn, pending) {
             let bytes_max = options.recovery_bytes_max;
-            if !self.ask_presence(cx, (channel, &options), token, Some(bytes_max)) {
-                let now = self.now(cx);
-                self.hub.handle_presence(now, token, ChannelRef::new(channel, &options), bytes_max);
+            if !self.ask_presence(turn, (channel, &options), token, Some(bytes_max)) {
+                let now = turn.now();
+                turn.core.hub.handle_presence(
+                    now,
+                    token,
+                    ChannelRef::new(channel, &options),
+                    bytes_max,
+                );
             }
         }
         Ok(())
@@ -234,17 +256,17 @@ impl Worker<'_> {
 
     fn presence_stats(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         id: u32,
         channel: &str,
     ) -> Result<(), Error<'static>> {
-        let options = self.allowed(session, channel, Permission::Presence)?;
-        if let Some(token) = self.token(cx, Pending::Command { session, id })
-            && !self.ask_presence(cx, (channel, &options), token, None)
+        let options = self.sessions.allowed(turn.core, session, channel, Permission::Presence)?;
+        if let Some(token) = self.token(turn, Pending::Command { session, id })
+            && !self.ask_presence(turn, (channel, &options), token, None)
         {
-            let now = self.now(cx);
-            self.hub.handle_presence_stats(now, token, ChannelRef::new(channel, &options));
+            let now = turn.now();
+            turn.core.hub.handle_presence_stats(now, token, ChannelRef::new(channel, &options));
         }
         Ok(())
     }
@@ -252,7 +274,7 @@ impl Worker<'_> {
     /// Rejects a command whose token is invalid, or delays it until its key is known.
     fn refuse_token(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         id: u32,
         error: Unverified,
@@ -260,63 +282,130 @@ impl Worker<'_> {
         match error {
             Unverified::KeyPending => return Handled::AwaitsKey,
             Unverified::Refused(CommandError::Reply(error)) => {
-                self.reply_error(cx, conn, id, &error);
+                turn.reply_error(conn, id, &error);
             }
-            Unverified::Refused(CommandError::Disconnect(why)) => self.disconnect(cx, conn, &why),
+            Unverified::Refused(CommandError::Disconnect(why)) => self.disconnect(turn, conn, &why),
         }
         Handled::Done
     }
 
     pub(super) fn subscribe(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         id: u32,
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Error<'static>> {
         let channel = &*request.channel;
-        let (asked, fault) = match self.client_side(request) {
+        let (asked, fault) = match self.sessions.client_side(turn.core, request) {
             Ok(asked) => (asked, None),
             Err(fault) => (SubscribeOptions::default(), Some(fault)),
         };
-        let entitlement = self.claim(session, channel)?.entitle(Source::Client, asked)?;
+        let entitlement =
+            self.sessions.claim(turn.core, session, channel)?.entitle(Source::Client, asked)?;
         // The missing permission is the error, and not what is wrong with the options.
         fault.map_or(Ok(()), Err)?;
-        self.begin_subscription(cx, (session, id), channel, entitlement);
+        self.begin_subscription(turn, (session, id), channel, entitlement);
         Ok(())
     }
 
     /// Makes a subscription that a client has asked for and may have.
     pub(super) fn begin_subscription(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         (session, id): (SessionId, u32),
         channel: &str,
         entitlement: Entitlement,
     ) {
-        let is_new = !self.hub.has_subscription(session, channel);
-        let now = self.now(cx);
+        let is_new = !turn.core.hub.has_subscription(session, channel);
+        let now = turn.now();
         let Entitlement { options, subscribe, grant, .. } = entitlement;
-        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
+        if let Some(token) = self.token(turn, Pending::Command { session, id }) {
             if let Some(grant) = grant.filter(|_| is_new) {
-                self.grants.insert(session, channel, grant);
+                self.sessions.grants.insert(session, channel, grant);
             }
             let channel = ChannelRef::new(channel, &options);
-            self.hub.handle_subscribe(now, token, session, channel, subscribe);
+            turn.core.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
     }
 
+    fn publish_by_keys(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        session: SessionId,
+        id: u32,
+        request: &PublishRequest<'_>,
+    ) -> Result<(), Error<'static>> {
+        let options =
+            self.sessions.allowed(turn.core, session, &request.channel, Permission::Publish)?;
+        let publish = turn.core.publication_of(session, request, NewPublication::default());
+        self.publish_command(
+            turn,
+            (session, id),
+            ChannelRef::new(&request.channel, &options),
+            publish,
+        );
+        Ok(())
+    }
+
+    /// Executes the publish command of a client with permission.
+    pub(super) fn publish_command(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        (session, id): (SessionId, u32),
+        channel: ChannelRef<'_>,
+        publish: NewPublication,
+    ) {
+        let now = turn.now();
+        if let Some(token) = self.token(turn, Pending::Command { session, id }) {
+            turn.core.hub.handle_publish(now, token, channel, publish);
+        }
+    }
+
+    /// Closes a connection with a disconnect code.
+    pub(super) fn disconnect(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        why: &Disconnect<'_>,
+    ) {
+        let now = turn.now();
+        let Some(link) = turn.cx.data(conn) else { return };
+        if link.closing {
+            return;
+        }
+        let Role::Client(encoding) = link.role else { return };
+        if let Some(session) = link.session() {
+            turn.core.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
+            return self.drain_events(turn);
+        }
+        link.closing = true;
+        turn.core.count(Metric::Disconnects);
+        let mut bytes = Vec::with_capacity(128);
+        let push = dunlin_hub::Outgoing::Disconnect {
+            code: u32::from(why.code),
+            reason: &why.reason,
+            reconnect: why.reconnects(),
+        };
+        turn.core.encoder.push(encoding, &push, &mut bytes);
+        let _ = turn.cx.write(conn, &bytes);
+        turn.cx.close(conn);
+    }
+}
+
+impl Sessions {
     /// The options of a subscription that a client requests.
     ///
     /// # Errors
     /// When the channel does not offer an option, or the filter is malformed.
     pub(super) fn client_side(
         &self,
+        core: &Core<'_>,
         request: &SubscribeRequest<'_>,
     ) -> Result<SubscribeOptions, Error<'static>> {
         let filter = match &request.tags_filter {
             None => None,
-            Some(_) if !self.namespace_of(&request.channel)?.rules.allow_tags_filter => {
+            Some(_) if !core.namespace_of(&request.channel)?.rules.allow_tags_filter => {
                 let why = "subscribe.tf: allow_tags_filter is not set for this channel";
                 return Err(ErrorCode::NotAvailable.with_reason(why));
             }
@@ -328,25 +417,9 @@ impl Worker<'_> {
         let delta = request.takes_delta();
         Ok(SubscribeOptions { reject_unrecovered, delta, filter, ..subscribe(Some(request)) })
     }
+}
 
-    fn publish_by_keys(
-        &mut self,
-        cx: &mut Context<Link>,
-        session: SessionId,
-        id: u32,
-        request: &PublishRequest<'_>,
-    ) -> Result<(), Error<'static>> {
-        let options = self.allowed(session, &request.channel, Permission::Publish)?;
-        let publish = self.publication_of(session, request, NewPublication::default());
-        self.publish_command(
-            cx,
-            (session, id),
-            ChannelRef::new(&request.channel, &options),
-            publish,
-        );
-        Ok(())
-    }
-
+impl Core<'_> {
     /// Builds the publication of a client. `publish` has its options, and data that replaces that of the request.
     pub(super) fn publication_of(
         &self,
@@ -366,20 +439,6 @@ impl Worker<'_> {
         publish
     }
 
-    /// Executes the publish command of a client with permission.
-    pub(super) fn publish_command(
-        &mut self,
-        cx: &mut Context<Link>,
-        (session, id): (SessionId, u32),
-        channel: ChannelRef<'_>,
-        publish: NewPublication,
-    ) {
-        let now = self.now(cx);
-        if let Some(token) = self.token(cx, Pending::Command { session, id }) {
-            self.hub.handle_publish(now, token, channel, publish);
-        }
-    }
-
     /// Appends a reply to the session's outbox.
     pub(super) fn reply(&mut self, session: SessionId, id: u32, reply: &Reply<'_>) {
         let Some(view) = self.hub.session(session) else { return };
@@ -393,55 +452,21 @@ impl Worker<'_> {
         });
         self.charge_reply(session, bytes);
     }
+}
 
+impl Turn<'_, '_> {
     /// Answers a command with an error, on a connection that may not have a session yet.
-    pub(super) fn reply_error(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        id: u32,
-        error: &Error<'_>,
-    ) {
-        self.count(Metric::CommandErrors);
-        let Some(&mut link) = cx.data(conn) else { return };
+    pub(super) fn reply_error(&mut self, conn: ConnId, id: u32, error: &Error<'_>) {
+        self.core.count(Metric::CommandErrors);
+        let Some(&mut link) = self.cx.data(conn) else { return };
         let Role::Client(encoding) = link.role else { return };
         if let Some(session) = link.session() {
-            return self.reply(session, id, &Reply::Error(error));
+            return self.core.reply(session, id, &Reply::Error(error));
         }
         let mut bytes = Vec::with_capacity(128);
-        self.encoder.reply(encoding, id, &Reply::Error(error), &mut bytes);
+        self.core.encoder.reply(encoding, id, &Reply::Error(error), &mut bytes);
         // The write fails if the client does not read; its deadline is running.
-        let _ = cx.write(conn, &bytes);
-    }
-
-    /// Closes a connection with a disconnect code.
-    pub(super) fn disconnect(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        why: &Disconnect<'_>,
-    ) {
-        let now = self.now(cx);
-        let Some(link) = cx.data(conn) else { return };
-        if link.closing {
-            return;
-        }
-        let Role::Client(encoding) = link.role else { return };
-        if let Some(session) = link.session() {
-            self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
-            return self.drain_events(cx);
-        }
-        link.closing = true;
-        self.count(Metric::Disconnects);
-        let mut bytes = Vec::with_capacity(128);
-        let push = dunlin_hub::Outgoing::Disconnect {
-            code: u32::from(why.code),
-            reason: &why.reason,
-            reconnect: why.reconnects(),
-        };
-        self.encoder.push(encoding, &push, &mut bytes);
-        let _ = cx.write(conn, &bytes);
-        cx.close(conn);
+        let _ = self.cx.write(conn, &bytes);
     }
 }
 

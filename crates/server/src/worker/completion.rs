@@ -4,116 +4,123 @@ use std::sync::Arc;
 
 use dunlin_hub::code::UNSUBSCRIBE_INSUFFICIENT_STATE;
 use dunlin_hub::{Event, SessionId};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, Reply, SubscribeResult};
 
-use super::Worker;
-use super::link::Link;
+use super::clients::Clients;
 use super::parts::Pending;
+use super::turn::{Core, Turn};
 use crate::api::{ApiError, CommandOutcome};
 use crate::limits::budget::Work;
 use crate::metrics::Metric;
 
-impl Worker<'_> {
+impl Clients {
     /// Lets the hub work, and handles its events. Called after every group of operations, so that a reply
     /// is in its session's outbox before anything that was published later.
-    pub(super) fn drain_events(&mut self, cx: &mut Context<Link>) {
+    pub(super) fn drain_events(&mut self, turn: &mut Turn<'_, '_>) {
         loop {
-            let event = self.hub.poll_event();
+            let event = turn.core.hub.poll_event();
             // What led to an event is emitted before it.
-            self.emit_channel_events();
+            turn.core.emit_channel_events();
             let Some(event) = event else {
                 // Every end of a subscription is known: a poll's positions are those of its outbox.
                 let Some(session) = self.polls.take_due() else { return };
-                self.answer_poll(cx, session);
+                self.answer_poll(turn, session);
                 continue;
             };
             match event {
                 Event::Disconnect { session, tag, code, reason, by_server_api } => {
                     if by_server_api {
-                        self.bar(session, code);
+                        self.sessions.bar(turn.core, session, code);
                     }
-                    if let Some(user) = self.ended_user_to_report(session) {
-                        self.emit_disconnect(session, user, code, &reason);
+                    if let Some(user) = turn.core.ended_user_to_report(session) {
+                        turn.core.emit_disconnect(session, user, code, &reason);
                     }
-                    self.session_ended(cx, session, tag);
+                    self.session_ended(turn, session, tag);
                 }
                 Event::Refreshed { session, tag, expire_at_s } => {
-                    self.session_refreshed(cx, session, ConnId::from_u64(tag), expire_at_s);
+                    self.sessions.session_refreshed(
+                        turn,
+                        session,
+                        ConnId::from_u64(tag),
+                        expire_at_s,
+                    );
                 }
                 Event::Expires { session, channel, expire_at_s } => {
-                    self.renew_grant(cx, session, &channel, Some(expire_at_s));
+                    self.sessions.renew_grant(turn, session, &channel, Some(expire_at_s));
                 }
                 // The hub has sent the client a push.
-                Event::Unsubscribed { .. } => self.unsubscribed(cx, event),
-                event => self.complete(cx, event),
+                Event::Unsubscribed { .. } => self.unsubscribed(turn, event),
+                event => self.complete(turn, event),
             }
         }
     }
 
     /// The server has ended a subscription, and the hub has sent the client a push. The client makes it again and recovers,
     /// unless its transport or the kind of the subscription does not let it: it is then made to come back.
-    fn unsubscribed(&mut self, cx: &mut Context<Link>, event: Event) {
+    fn unsubscribed(&mut self, turn: &mut Turn<'_, '_>, event: Event) {
         let Event::Unsubscribed { session, ref channel, code, server_side, .. } = event else {
             return;
         };
-        self.grants.remove(session, channel);
+        self.sessions.grants.remove(session, channel);
         if self.polls.contains(session) {
             let channel = Arc::clone(channel);
-            return self.poll_progress(cx, session, &channel, event);
+            return self.poll_progress(turn, session, &channel, event);
         }
-        self.pusher_unsubscribed(cx, session, code);
+        self.pusher_unsubscribed(turn, session, code);
         if server_side && code == UNSUBSCRIBE_INSUFFICIENT_STATE {
-            let (why, now) = (Disconnect::from(DisconnectCode::InsufficientState), self.now(cx));
-            self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
+            let (why, now) = (Disconnect::from(DisconnectCode::InsufficientState), turn.now());
+            turn.core.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
         }
     }
 
     /// Ends the operation behind a token.
-    fn complete(&mut self, cx: &mut Context<Link>, event: Event) {
+    fn complete(&mut self, turn: &mut Turn<'_, '_>, event: Event) {
         let Some(token) = token_of(&event) else { return };
         // The request may have timed out.
-        let Some(pending) = self.pending.take(token) else { return };
+        let Some(pending) = turn.core.pending.take(token) else { return };
         if let Some((pending, event)) = self.large_answers.admit(pending, event) {
-            self.answer_pending(cx, pending, event);
+            self.answer_pending(turn, pending, event);
         }
     }
 
     /// Makes the large answers that have waited for this turn.
-    pub(super) fn make_large_answers(&mut self, cx: &mut Context<Link>) {
-        self.large_answers.begin_turn(self.broadcasts_are_due());
+    pub(super) fn make_large_answers(&mut self, turn: &mut Turn<'_, '_>) {
+        self.large_answers.begin_turn(turn.core.broadcasts_are_due());
         while let Some((pending, event)) = self.large_answers.next() {
-            self.answer_pending(cx, pending, event);
+            self.answer_pending(turn, pending, event);
         }
-        self.drain_events(cx);
+        self.drain_events(turn);
     }
 
     pub(super) fn answer_pending(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         pending: Pending,
         event: Event,
     ) {
         match (pending, event) {
-            (Pending::Command { session, id }, event) => self.complete_command(session, id, event),
-            (Pending::ChargedCommand { session, id, channel }, event) => {
-                let before = self.hub.outbox_bytes(session);
-                self.complete_command(session, id, event);
-                let bytes = self.hub.outbox_bytes(session).saturating_sub(before) as u64;
-                self.charge_namespace(&channel, Work { bytes, ..Work::default() });
+            (Pending::Command { session, id }, event) => {
+                self.complete_command(turn.core, session, id, event);
             }
-            (Pending::Pusher { session }, event) => self.pusher_answered(session, event),
+            (Pending::ChargedCommand { session, id, channel }, event) => {
+                let before = turn.core.hub.outbox_bytes(session);
+                self.complete_command(turn.core, session, id, event);
+                let bytes = turn.core.hub.outbox_bytes(session).saturating_sub(before) as u64;
+                turn.core.charge_namespace(&channel, Work { bytes, ..Work::default() });
+            }
+            (Pending::Pusher { session }, event) => self.pusher_answered(turn.core, session, event),
             (Pending::PusherSignIn { session, user_data }, event) => {
-                self.sign_in_answered(cx, session, &user_data, &event);
+                self.sign_in_answered(turn, session, &user_data, &event);
             }
             (Pending::Connect { session }, Event::Subscribed { channel, result, .. }) => {
-                self.connect_subscribed(cx, session, channel, result);
+                self.connect_subscribed(turn, session, channel, result);
             }
             (Pending::Poll { session, channel }, event) => {
-                self.poll_progress(cx, session, &channel, event);
+                self.poll_progress(turn, session, &channel, event);
             }
             (Pending::Api(place), event) => {
-                self.api_answered(cx, place, outcome_of(event).map_err(ApiError::from));
+                turn.core.api_answers.push_back((place, outcome_of(event).map_err(ApiError::from)));
             }
             (Pending::Connect { .. } | Pending::MemberList(_), _) => {
                 debug_assert!(false, "only another answer is asked for with such a token");
@@ -121,38 +128,38 @@ impl Worker<'_> {
         }
     }
 
-    fn complete_command(&mut self, session: SessionId, id: u32, event: Event) {
+    fn complete_command(&mut self, core: &mut Core<'_>, session: SessionId, id: u32, event: Event) {
         let error = match event {
             Event::Subscribed { channel, result: Ok(subscribed), .. } => {
-                self.charge_recovery(&channel, &subscribed.publications);
-                let ttl_s = self.grants.ttl_s(session, &channel, self.clock.now());
-                let data = self.grants.take_data(session, &channel);
+                core.charge_recovery(&channel, &subscribed.publications);
+                let ttl_s = self.sessions.grants.ttl_s(session, &channel, core.clock.now());
+                let data = self.sessions.grants.take_data(session, &channel);
                 let result =
                     SubscribeResult { subscribed: &subscribed, ttl_s, data: data.as_deref() };
-                return self.reply(session, id, &Reply::Subscribe(&result));
+                return core.reply(session, id, &Reply::Subscribe(&result));
             }
             Event::Subscribed { result: Err(dunlin_hub::Error::Cancelled), .. } => {
                 // Ended by the client before it was made: to the client it began and ended.
                 let ended = dunlin_hub::Subscribed::default();
                 let result = SubscribeResult::from(&ended);
-                return self.reply(session, id, &Reply::Subscribe(&result));
+                return core.reply(session, id, &Reply::Subscribe(&result));
             }
             Event::Published { result: Ok(_), .. } => {
-                return self.reply(session, id, &Reply::Publish);
+                return core.reply(session, id, &Reply::Publish);
             }
             Event::History { result: Ok(history), .. } => {
-                return self.reply(session, id, &Reply::History(&history));
+                return core.reply(session, id, &Reply::History(&history));
             }
             Event::Presence { result: Ok(present), .. } => {
-                return self.reply(session, id, &Reply::Presence(&present));
+                return core.reply(session, id, &Reply::Presence(&present));
             }
             Event::PresenceStats { result: Ok(stats), .. } => {
-                return self.reply(session, id, &Reply::PresenceStats(stats));
+                return core.reply(session, id, &Reply::PresenceStats(stats));
             }
             Event::Subscribed { channel, result: Err(error), .. } => {
                 // Of one that was made before, the grant stays.
                 if error != dunlin_hub::Error::AlreadySubscribed {
-                    self.grants.remove(session, &channel);
+                    self.sessions.grants.remove(session, &channel);
                 }
                 error
             }
@@ -162,28 +169,28 @@ impl Worker<'_> {
             | Event::PresenceStats { result: Err(error), .. } => error,
             _ => return,
         };
-        self.count(Metric::CommandErrors);
-        self.reply(session, id, &Reply::Error(&error.into()));
+        core.count(Metric::CommandErrors);
+        core.reply(session, id, &Reply::Error(&error.into()));
     }
 
     /// The hub wants a session ended, and has put the disconnect into its outbox.
-    fn session_ended(&mut self, cx: &mut Context<Link>, session: SessionId, tag: u64) {
-        self.count(Metric::Disconnects);
+    fn session_ended(&mut self, turn: &mut Turn<'_, '_>, session: SessionId, tag: u64) {
+        turn.core.count(Metric::Disconnects);
         if self.polls.contains(session) {
-            return self.poll_overflowed(cx, session);
+            return self.poll_overflowed(turn, session);
         }
         self.connects.forget(session);
         // All that was held back until the connect reply may go now, and the disconnect after it.
-        self.hub.release(session, |_| {});
+        turn.core.hub.release(session, |_| {});
         let conn = ConnId::from_u64(tag);
-        let Some(link) = cx.data(conn) else { return };
+        let Some(link) = turn.cx.data(conn) else { return };
         if link.session() != Some(session) {
             return;
         }
         link.closing = true;
-        let timeout_ms = self.settings.config.client.pong_timeout_ms;
-        cx.set_deadline(conn, Some(cx.now_ms() + timeout_ms));
-        self.flush_session(cx, session, conn);
+        let timeout_ms = turn.core.settings.config.client.pong_timeout_ms;
+        turn.cx.set_deadline(conn, Some(turn.cx.now_ms() + timeout_ms));
+        self.flush_session(turn, session, conn);
     }
 }
 

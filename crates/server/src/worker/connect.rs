@@ -6,19 +6,21 @@ use std::sync::Arc;
 
 use dunlin_hub::tenant::has_mark;
 use dunlin_hub::{ChannelRef, NewSession, SessionId, SubscribeOptions};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     CommandError, ConnectRequest, ConnectResult, Disconnect, DisconnectCode, ErrorCode,
     RefreshResult, Reply,
 };
 
-use super::Worker;
+use super::clients::Clients;
 use super::key_wait::{Handled, Unverified};
 use super::link::{Link, Role};
 use super::parts::{Connected, GrantToken, NewConnect, Pending, SessionParams, TokenFacts};
 use super::permission::{Entitlement, NamedChannels, Standings};
 use super::server_side::ServerSide;
+use super::sessions::Sessions;
+use super::turn::{Core, Turn};
 use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::revocation::{TokenId, TokenRevoked};
 use crate::auth::session_token;
@@ -35,38 +37,39 @@ pub(super) struct NewClient {
     pub(super) encoding: Encoding,
 }
 
-impl Worker<'_> {
+impl Clients {
     /// Opens the session of a connection. `id` is the command's; `None` on the unidirectional transports. `said` is the
     /// command as it came.
     pub(super) fn connect(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
         said: &[u8],
     ) -> Handled {
-        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else {
+        let Some(&mut Link { role: Role::Client(encoding), .. }) = turn.cx.data(conn) else {
             return Handled::Done;
         };
-        if self.has_authorizer() && self.consult_connect(cx, conn, id, request, said) {
+        if self.deciders.has_authorizer() && self.consult_connect(turn, conn, id, request, said) {
             return Handled::Done;
         }
         if request.token.is_empty()
-            && let Some(proxy) = self.settings.config.client.proxy.connect.clone()
+            && let Some(proxy) = turn.core.settings.config.client.proxy.connect.clone()
         {
-            if let Some(session) = self.reserve_session(cx, conn, request) {
-                self.ask_connect(cx, (conn, session, id), request, said, &proxy);
+            if let Some(session) = self.reserve_session(turn, conn, request) {
+                self.ask_connect(turn, (conn, session, id), request, said, &proxy);
             }
             return Handled::Done;
         }
-        let verified = self.identify(&request.token).and_then(|identity| {
-            let tokens = self.verify_subscriptions(&identity.user, request, encoding)?;
+        let verified = self.sessions.identify(turn.core, &request.token).and_then(|identity| {
+            let tokens =
+                self.sessions.verify_subscriptions(turn.core, &identity.user, request, encoding)?;
             Ok((identity.into(), tokens))
         });
         match verified {
-            Ok(verified) => self.connect_as(cx, conn, id, request, verified),
-            Err(Unverified::Refused(error)) => self.refuse_connect(cx, conn, id, error),
+            Ok(verified) => self.connect_as(turn, conn, id, request, verified),
+            Err(Unverified::Refused(error)) => self.refuse_connect(turn, conn, id, error),
             Err(Unverified::KeyPending) => return Handled::AwaitsKey,
         }
         Handled::Done
@@ -75,50 +78,50 @@ impl Worker<'_> {
     /// Opens the session of a client that may come in.
     pub(super) fn connect_as(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
         (accepted, tokens): (AcceptedClient, SubscriptionTokens),
     ) {
-        let Some(&mut Link { role: Role::Client(encoding), peer, .. }) = cx.data(conn) else {
+        let Some(&mut Link { role: Role::Client(encoding), peer, .. }) = turn.cx.data(conn) else {
             return;
         };
         let identity = &accepted.identity;
         let of_token = identity.subscriptions.keys().map(String::as_str);
         let asked = request.subs.iter().filter(|_| !encoding.is_bidirectional());
         let channels = of_token.chain(asked.map(|(channel, _)| channel));
-        if self.wait_to_begin(&identity.user, peer, channels) > 0 {
-            self.give_back(cx, accepted.reserved);
+        if turn.core.wait_to_begin(&identity.user, peer, channels) > 0 {
+            turn.give_back(accepted.reserved);
             let error = ErrorCode::TooManyRequests.into();
-            return self.refuse_connect(cx, conn, id, CommandError::Reply(error));
+            return self.refuse_connect(turn, conn, id, CommandError::Reply(error));
         }
         if accepted.by_proxy
             && let Err(why) = check_names(identity)
         {
-            self.give_back(cx, accepted.reserved);
-            return self.disconnect(cx, conn, &why);
+            turn.give_back(accepted.reserved);
+            return self.disconnect(turn, conn, &why);
         }
-        if !self.has_room_for(&identity.user) {
-            self.charge_refused(&identity.user, peer);
-            self.give_back(cx, accepted.reserved);
-            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+        if !turn.core.has_room_for(&identity.user) {
+            turn.core.charge_refused(&identity.user, peer);
+            turn.give_back(accepted.reserved);
+            return self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into());
         }
-        if let Err(error) = self.check_barred(identity) {
-            self.population_changed(&identity.user);
-            self.give_back(cx, accepted.reserved);
-            return self.refuse_connect(cx, conn, id, error);
+        if let Err(error) = self.sessions.check_barred(turn.core, identity) {
+            turn.core.population_changed(&identity.user);
+            turn.give_back(accepted.reserved);
+            return self.refuse_connect(turn, conn, id, error);
         }
-        let Some(session) = self.open_session(cx, conn, encoding, &accepted) else {
-            self.population_changed(&identity.user);
-            self.give_back(cx, accepted.reserved);
-            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+        let Some(session) = self.open_session(turn, conn, encoding, &accepted) else {
+            turn.core.population_changed(&identity.user);
+            turn.give_back(accepted.reserved);
+            return self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into());
         };
-        self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
+        self.sessions.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
         // Before what it subscribes to.
-        self.emit_connect(session, &identity.user, encoding);
+        turn.core.emit_connect(session, &identity.user, encoding);
         let client = NewClient { conn, session, encoding };
-        let mut subscriptions = self.server_side(cx, client, identity, request, tokens);
+        let mut subscriptions = self.server_side(turn, client, identity, request, tokens);
         let data = subscriptions
             .iter_mut()
             .filter_map(|of| {
@@ -127,8 +130,8 @@ impl Worker<'_> {
             })
             .collect();
         let channels = subscriptions.iter().map(|of| of.channel.as_str());
-        self.charge_subscriptions((Some(session), &identity.user, peer), 0, channels);
-        let limits = &self.settings.config.limits;
+        turn.core.charge_subscriptions((Some(session), &identity.user, peer), 0, channels);
+        let limits = &turn.core.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
         let (own_data, subscriptions_count) = (accepted.data, subscriptions.len());
         let connect = NewConnect {
@@ -140,20 +143,20 @@ impl Worker<'_> {
             own_data,
         };
         self.connects.begin(session, connect);
-        if self.awaits_count(&identity.user) {
-            let until_ms = cx.now_ms() + COUNT_TIMEOUT_MS;
+        if turn.core.awaits_count(&identity.user) {
+            let until_ms = turn.cx.now_ms() + COUNT_TIMEOUT_MS;
             self.connects.await_count(session, &identity.user, until_ms);
         }
-        let now = self.now(cx);
+        let now = turn.now();
         for ServerSide { channel, entitlement } in subscriptions {
             let Entitlement { options, subscribe, grant, .. } = entitlement;
             let subscribe = SubscribeOptions { server_side: true, ..subscribe };
-            match self.token(cx, Pending::Connect { session }) {
+            match self.token(turn, Pending::Connect { session }) {
                 Some(token) => {
                     if let Some(grant) = grant {
-                        self.grants.insert(session, &channel, grant);
+                        self.sessions.grants.insert(session, &channel, grant);
                     }
-                    self.hub.handle_subscribe(
+                    turn.core.hub.handle_subscribe(
                         now,
                         token,
                         session,
@@ -163,60 +166,60 @@ impl Worker<'_> {
                 }
                 None => {
                     let overloaded = Err(dunlin_hub::Error::Overloaded);
-                    self.connect_subscribed(cx, session, channel.into(), overloaded);
+                    self.connect_subscribed(turn, session, channel.into(), overloaded);
                 }
             }
         }
-        self.answer_connect(cx, session);
-        self.drain_events(cx);
+        self.answer_connect(turn, session);
+        self.drain_events(turn);
     }
 
     /// A token that is not accepted: the client of a command is answered and may try again, any other is disconnected.
     pub(super) fn refuse_connect(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         id: Option<u32>,
         error: CommandError,
     ) {
         match (error, id) {
             (CommandError::Reply(error), Some(id)) => {
-                if let Some(link) = cx.data(conn) {
+                if let Some(link) = turn.cx.data(conn) {
                     link.protocol_state.rejected();
                 }
-                self.reply_error(cx, conn, id, &error);
+                turn.reply_error(conn, id, &error);
             }
             (CommandError::Reply(error), None) => {
                 let code = ErrorCode::from_code(error.code).unwrap_or(ErrorCode::Internal);
-                self.disconnect(cx, conn, &code.disconnect().with_reason(error.message));
+                self.disconnect(turn, conn, &code.disconnect().with_reason(error.message));
             }
-            (CommandError::Disconnect(disconnect), _) => self.disconnect(cx, conn, &disconnect),
+            (CommandError::Disconnect(disconnect), _) => self.disconnect(turn, conn, &disconnect),
         }
     }
 
     /// Opens a session, whose outbox is held until the connect is answered. `None`: there are too many.
     fn open_session(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         encoding: Encoding,
         accepted: &AcceptedClient,
     ) -> Option<SessionId> {
         let identity = &accepted.identity;
-        let peer = cx.data(conn)?.peer;
-        let client = &self.settings.config.client;
+        let peer = turn.cx.data(conn)?.peer;
+        let client = &turn.core.settings.config.client;
         let params = SessionParams {
             ping_interval_ms: client.ping_interval_ms,
             pong_timeout_ms: client.pong_timeout_ms,
             key: identity.key,
         };
-        let now = self.now(cx);
-        let params = self.heartbeat.hold(params)?;
-        let owner = self.owner_of(&identity.user, peer);
+        let now = turn.now();
+        let params = self.sessions.heartbeat.hold(params)?;
+        let owner = turn.core.owner_of(&identity.user, peer);
         let conn_info = identity.info.as_deref().map(one_line);
         let opened = match accepted.reserved {
             Some(session) => {
-                self.hub.identify(session, &identity.user, owner, conn_info);
+                turn.core.hub.identify(session, &identity.user, owner, conn_info);
                 Ok(session)
             }
             None => {
@@ -226,53 +229,197 @@ impl Worker<'_> {
                     user: &identity.user,
                     owner,
                     conn_info,
-                    outbox_bytes_max: self.outbox_bytes_max(),
+                    outbox_bytes_max: turn.core.outbox_bytes_max(),
                     poll: false,
                     held: true,
                 };
-                self.hub.open_session(now, new)
+                turn.core.hub.open_session(now, new)
             }
         };
         let Ok(session) = opened else {
-            self.heartbeat.release(params);
+            self.sessions.heartbeat.release(params);
             return None;
         };
-        self.label(session, identity);
-        self.population_changed(&identity.user);
-        if let Some(link) = cx.data(conn) {
+        turn.core.label(session, identity);
+        turn.core.population_changed(&identity.user);
+        if let Some(link) = turn.cx.data(conn) {
             link.set_session(Some(session), params);
             link.protocol_state.connected();
         }
-        self.authenticated(cx, conn);
-        cx.coalesce_input(conn);
+        turn.authenticated(conn);
+        turn.cx.coalesce_input(conn);
         let facts = match accepted.by_proxy {
             true => Some(TokenFacts::of_proxy(now.unix_ms / 1000, identity.expire_at_s)),
-            false => self.token_facts(identity),
+            false => turn.core.token_facts(identity),
         };
-        self.heartbeat.set_token(session, facts);
-        self.capabilities.set(session, &identity.capabilities);
+        self.sessions.heartbeat.set_token(session, facts);
+        self.sessions.capabilities.set(session, &identity.capabilities);
         Some(session)
     }
 
-    /// Gives a session its labels; most have none.
-    pub(super) fn label(&mut self, session: SessionId, identity: &Identity) {
-        if !identity.labels.is_empty() {
-            self.hub.set_labels(session, identity.labels.clone());
+    /// One of the subscriptions of a connect is made, or has failed.
+    pub(super) fn connect_subscribed(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        session: SessionId,
+        channel: Arc<str>,
+        result: Result<dunlin_hub::Subscribed, dunlin_hub::Error>,
+    ) {
+        if let Err(error) = &result {
+            tracing::debug!(%channel, %error, "a server-side subscription failed");
+            self.sessions.grants.remove(session, &channel);
+            if error.is_temporary() {
+                // Connected without the channel, the client would miss what is published there and not know: it comes back.
+                self.connects.forget(session);
+                let (why, now) = (DisconnectCode::ServerError.with_reason(error), turn.now());
+                return turn.core.hub.disconnect_session(
+                    now,
+                    session,
+                    u32::from(why.code),
+                    &why.reason,
+                );
+            }
+        }
+        if let Ok(subscribed) = &result {
+            turn.core.charge_recovery(&channel, &subscribed.publications);
+        }
+        self.connects.handle_subscribed(session, channel, result);
+        self.answer_connect(turn, session);
+    }
+
+    /// Answers a connect whose subscriptions are all made.
+    pub(super) fn answer_connect(&mut self, turn: &mut Turn<'_, '_>, session: SessionId) {
+        let Some(connected) = self.connects.poll(session) else { return };
+        let Connected { id, encoding, .. } = connected;
+        let ping_interval_ms = self.sessions.params_of(turn, session).ping_interval_ms;
+        let (emulation, node) = match encoding.is_emulated() {
+            true => (
+                session_token::issue(&turn.core.state.keys.session_token, session),
+                &*turn.core.state.uid,
+            ),
+            false => (String::new(), ""),
+        };
+        let result = ConnectResult {
+            client: Some(session),
+            version: VERSION,
+            ttl_s: self.sessions.heartbeat.ttl_s(session, turn.core.clock.now()),
+            data: connected.data.as_deref(),
+            subs: &connected.subscriptions(),
+            ping_s: (ping_interval_ms / 1000) as u32,
+            pong: encoding.is_bidirectional(),
+            session: &emulation,
+            node,
+        };
+        let encoder = &mut turn.core.encoder;
+        let mut bytes = 0;
+        turn.core.hub.release(session, |out| {
+            let before = out.len();
+            match id {
+                Some(id) => encoder.reply(encoding, id, &Reply::Connect(&result), out),
+                None => encoder.connect_push(encoding, &result, out),
+            }
+            bytes = out.len() - before;
+        });
+        turn.core.charge_reply(session, bytes);
+        self.sessions.schedule_first_ping(turn, session);
+    }
+
+    /// Compares the subscriptions of a session with what it may have now. `renewed`: what its new token names, if it has one.
+    pub(super) fn compare_grants(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        session: SessionId,
+        renewed: Option<&NamedChannels>,
+    ) {
+        let now = turn.now();
+        let settings = turn.core.settings.snapshot();
+        let standings = Standings {
+            settings: &settings,
+            forwarded: &self.sessions.forwarded,
+            grants: &self.sessions.grants,
+            capabilities: &self.sessions.capabilities,
+            renewed,
+        };
+        let why = "the permission to subscribe was withdrawn";
+        turn.core.hub.compare_session(now, session, why, |of| standings.rights(of));
+        self.drain_events(turn);
+    }
+
+    /// Gives a session what its new token gives it, and takes what that does not name any more.
+    fn renew(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        session: SessionId,
+        identity: &Identity,
+    ) {
+        self.sessions.heartbeat.set_token(session, turn.core.token_facts(identity));
+        self.sessions.capabilities.set(session, &identity.capabilities);
+        self.sessions.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
+        turn.core.hub.set_labels(session, identity.labels.clone());
+        if let Some(info) = identity.info.as_deref() {
+            turn.core.hub.set_conn_info(session, one_line(info));
+        }
+        if let Some(link) = turn.cx.data(conn)
+            && let Some(params) = self.sessions.heartbeat.set_key(link.params(), identity.key)
+        {
+            link.set_session(Some(session), params);
+        }
+        let named = self.sessions.named_channels(turn.core, identity);
+        self.compare_grants(turn, session, Some(&named));
+        let now = turn.now();
+        for (channel, options) in &named {
+            if let Some(info) = options.info.as_deref()
+                && turn.core.hub.is_of_connection(session, channel)
+            {
+                turn.core.hub.set_chan_info(now, session, channel, one_line(info));
+            }
         }
     }
 
-    /// A session that was reserved is not needed.
-    pub(super) fn give_back(&mut self, cx: &Context<Link>, reserved: Option<SessionId>) {
-        if let Some(session) = reserved {
-            let now = self.now(cx);
-            self.hub.close_session(now, session);
+    /// A new connection token.
+    pub(super) fn refresh(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        session: SessionId,
+        id: u32,
+        token: &str,
+    ) -> Handled {
+        if token.is_empty() {
+            // It would take its time from who came with a token, or by a backend's leave.
+            let why = "refresh.token is missing";
+            turn.reply_error(conn, id, &ErrorCode::BadRequest.with_reason(why));
+            return Handled::Done;
         }
+        let user =
+            turn.core.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
+        match self.sessions.identify(turn.core, token) {
+            Ok(identity) if identity.user == user => {
+                self.renew(turn, conn, session, &identity);
+                let ttl_s = self.sessions.heartbeat.ttl_s(session, turn.core.clock.now());
+                let result = RefreshResult { client: session, version: VERSION, ttl_s };
+                turn.core.reply(session, id, &Reply::Refresh(&result));
+                self.sessions.schedule_ping(turn, conn);
+            }
+            Ok(_) => {
+                let other =
+                    DisconnectCode::InvalidToken.with_reason("the token is of another user");
+                self.disconnect(turn, conn, &other);
+            }
+            Err(Unverified::Refused(CommandError::Reply(error))) => {
+                turn.reply_error(conn, id, &error);
+            }
+            Err(Unverified::Refused(CommandError::Disconnect(disconnect))) => {
+                self.disconnect(turn, conn, &disconnect);
+            }
+            Err(Unverified::KeyPending) => return Handled::AwaitsKey,
+        }
+        Handled::Done
     }
+}
 
-    pub(super) fn outbox_bytes_max(&self) -> u32 {
-        u32::try_from(self.settings.config.limits.outbox_bytes_max).unwrap_or(u32::MAX)
-    }
-
+impl Sessions {
     /// Whether a session was let in by a backend's decision.
     pub(super) fn is_by_proxy(&self, session: Option<SessionId>) -> bool {
         let facts = session.and_then(|session| self.heartbeat.token(session));
@@ -280,18 +427,18 @@ impl Worker<'_> {
     }
 
     /// Whose connection this is, by its token.
-    pub(super) fn identify(&self, token: &str) -> Result<Identity, Unverified> {
+    pub(super) fn identify(&self, core: &Core<'_>, token: &str) -> Result<Identity, Unverified> {
         if token.is_empty() {
-            if self.settings.config.client.anonymous {
+            if core.settings.config.client.anonymous {
                 return Ok(Identity::default());
             }
             let why = "a connection token is required (JWT signed with client.token.hmac_secret)";
             let denied = DisconnectCode::PermissionDenied.with_reason(why);
             return Err(CommandError::Disconnect(denied).into());
         }
-        let now_ms = self.clock.now().unix_ms;
-        let tenant = self.settings.tenant_of_token(token);
-        let verifier = tenant.map_or(&self.settings.verifier, |of| &of.verifier);
+        let now_ms = core.clock.now().unix_ms;
+        let tenant = core.settings.tenant_of_token(token);
+        let verifier = tenant.map_or(&core.settings.verifier, |of| &of.verifier);
         let mut identity = verifier.verify(token, now_ms).map_err(|error| {
             Unverified::of(&error, |error| {
                 CommandError::Disconnect(DisconnectCode::InvalidToken.with_reason(error))
@@ -306,29 +453,31 @@ impl Worker<'_> {
             Some(tenant) => tenant.adopt(&mut identity),
             None => {}
         }
-        self.check_revoked(&identity, now_ms)?;
+        self.check_revoked(core, &identity, now_ms)?;
         Ok(identity)
     }
 
-    /// What is kept of a token while its session is open; `None` without a token.
-    pub(super) fn token_facts(&self, identity: &Identity) -> Option<TokenFacts> {
-        let token = identity.token.as_ref()?;
-        let id = self.state.revocations.id_of(token);
-        Some(TokenFacts::new(id, token.issued_at_s, identity.expire_at_s))
-    }
-
     /// Whether a token was barred before its bearer was counted: the agent bars first, and then looks who is counted.
-    pub(super) fn check_barred(&self, identity: &Identity) -> Result<(), CommandError> {
-        match self.is_in_cluster() {
-            true => self.check_revoked(identity, self.clock.now().unix_ms),
+    pub(super) fn check_barred(
+        &self,
+        core: &Core<'_>,
+        identity: &Identity,
+    ) -> Result<(), CommandError> {
+        match core.is_in_cluster() {
+            true => self.check_revoked(core, identity, core.clock.now().unix_ms),
             false => Ok(()),
         }
     }
 
     /// Whether a token lets its bearer in though it is valid.
-    fn check_revoked(&self, identity: &Identity, now_ms: u64) -> Result<(), CommandError> {
+    fn check_revoked(
+        &self,
+        core: &Core<'_>,
+        identity: &Identity,
+        now_ms: u64,
+    ) -> Result<(), CommandError> {
         let Some(token) = &identity.token else { return Ok(()) };
-        let revocations = &self.state.revocations;
+        let revocations = &core.state.revocations;
         let id = revocations.id_of(token);
         let why = match revocations.refuses(id, &identity.user, token.issued_at_s, now_ms) {
             None => return Ok(()),
@@ -348,6 +497,7 @@ impl Worker<'_> {
     /// it names positions alone there, and shows its tokens when it subscribes.
     pub(super) fn verify_subscriptions(
         &self,
+        core: &Core<'_>,
         user: &str,
         request: &ConnectRequest<'_>,
         encoding: Encoding,
@@ -359,165 +509,41 @@ impl Worker<'_> {
         shown
             .map(|(channel, of)| {
                 let mut channel = Cow::Borrowed(channel);
-                self.qualify(user, &mut channel).map_err(CommandError::Reply)?;
-                let verified = self.verify_subscription(None, user, &channel, &of.token)?;
+                core.qualify(user, &mut channel).map_err(CommandError::Reply)?;
+                let verified = self.verify_subscription(core, None, user, &channel, &of.token)?;
                 Ok((channel.into_owned(), verified))
             })
             .collect()
     }
+}
 
-    /// One of the subscriptions of a connect is made, or has failed.
-    pub(super) fn connect_subscribed(
-        &mut self,
-        cx: &mut Context<Link>,
-        session: SessionId,
-        channel: Arc<str>,
-        result: Result<dunlin_hub::Subscribed, dunlin_hub::Error>,
-    ) {
-        if let Err(error) = &result {
-            tracing::debug!(%channel, %error, "a server-side subscription failed");
-            self.grants.remove(session, &channel);
-            if error.is_temporary() {
-                // Connected without the channel, the client would miss what is published there and not know: it comes back.
-                self.connects.forget(session);
-                let (why, now) = (DisconnectCode::ServerError.with_reason(error), self.now(cx));
-                return self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
-            }
-        }
-        if let Ok(subscribed) = &result {
-            self.charge_recovery(&channel, &subscribed.publications);
-        }
-        self.connects.handle_subscribed(session, channel, result);
-        self.answer_connect(cx, session);
-    }
-
-    /// Answers a connect whose subscriptions are all made.
-    pub(super) fn answer_connect(&mut self, cx: &mut Context<Link>, session: SessionId) {
-        let Some(connected) = self.connects.poll(session) else { return };
-        let Connected { id, encoding, .. } = connected;
-        let (emulation, node) = match encoding.is_emulated() {
-            true => {
-                (session_token::issue(&self.state.keys.session_token, session), &*self.state.uid)
-            }
-            false => (String::new(), ""),
-        };
-        let ping_interval_ms = self.params_of(cx, session).ping_interval_ms;
-        let result = ConnectResult {
-            client: Some(session),
-            version: VERSION,
-            ttl_s: self.heartbeat.ttl_s(session, self.clock.now()),
-            data: connected.data.as_deref(),
-            subs: &connected.subscriptions(),
-            ping_s: (ping_interval_ms / 1000) as u32,
-            pong: encoding.is_bidirectional(),
-            session: &emulation,
-            node,
-        };
-        let encoder = &mut self.encoder;
-        let mut bytes = 0;
-        self.hub.release(session, |out| {
-            let before = out.len();
-            match id {
-                Some(id) => encoder.reply(encoding, id, &Reply::Connect(&result), out),
-                None => encoder.connect_push(encoding, &result, out),
-            }
-            bytes = out.len() - before;
-        });
-        self.charge_reply(session, bytes);
-        self.schedule_first_ping(cx, session);
-    }
-
-    /// Compares the subscriptions of a session with what it may have now. `renewed`: what its new token names, if it has one.
-    pub(super) fn compare_grants(
-        &mut self,
-        cx: &mut Context<Link>,
-        session: SessionId,
-        renewed: Option<&NamedChannels>,
-    ) {
-        let now = self.now(cx);
-        let settings = self.settings.snapshot();
-        let standings = Standings {
-            settings: &settings,
-            forwarded: &self.forwarded,
-            grants: &self.grants,
-            capabilities: &self.capabilities,
-            renewed,
-        };
-        let why = "the permission to subscribe was withdrawn";
-        self.hub.compare_session(now, session, why, |of| standings.rights(of));
-        self.drain_events(cx);
-    }
-
-    /// Gives a session what its new token gives it, and takes what that does not name any more.
-    fn renew(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        session: SessionId,
-        identity: &Identity,
-    ) {
-        self.heartbeat.set_token(session, self.token_facts(identity));
-        self.capabilities.set(session, &identity.capabilities);
-        self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
-        self.hub.set_labels(session, identity.labels.clone());
-        if let Some(info) = identity.info.as_deref() {
-            self.hub.set_conn_info(session, one_line(info));
-        }
-        if let Some(link) = cx.data(conn)
-            && let Some(params) = self.heartbeat.set_key(link.params(), identity.key)
-        {
-            link.set_session(Some(session), params);
-        }
-        let named = self.named_channels(identity);
-        self.compare_grants(cx, session, Some(&named));
-        let now = self.now(cx);
-        for (channel, options) in &named {
-            if let Some(info) = options.info.as_deref()
-                && self.hub.is_of_connection(session, channel)
-            {
-                self.hub.set_chan_info(now, session, channel, one_line(info));
-            }
+impl Core<'_> {
+    /// Gives a session its labels; most have none.
+    pub(super) fn label(&mut self, session: SessionId, identity: &Identity) {
+        if !identity.labels.is_empty() {
+            self.hub.set_labels(session, identity.labels.clone());
         }
     }
 
-    /// A new connection token.
-    pub(super) fn refresh(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        session: SessionId,
-        id: u32,
-        token: &str,
-    ) -> Handled {
-        if token.is_empty() {
-            // It would take its time from who came with a token, or by a backend's leave.
-            let why = "refresh.token is missing";
-            self.reply_error(cx, conn, id, &ErrorCode::BadRequest.with_reason(why));
-            return Handled::Done;
+    pub(super) fn outbox_bytes_max(&self) -> u32 {
+        u32::try_from(self.settings.config.limits.outbox_bytes_max).unwrap_or(u32::MAX)
+    }
+
+    /// What is kept of a token while its session is open; `None` without a token.
+    pub(super) fn token_facts(&self, identity: &Identity) -> Option<TokenFacts> {
+        let token = identity.token.as_ref()?;
+        let id = self.state.revocations.id_of(token);
+        Some(TokenFacts::new(id, token.issued_at_s, identity.expire_at_s))
+    }
+}
+
+impl Turn<'_, '_> {
+    /// A session that was reserved is not needed.
+    pub(super) fn give_back(&mut self, reserved: Option<SessionId>) {
+        if let Some(session) = reserved {
+            let now = self.now();
+            self.core.hub.close_session(now, session);
         }
-        let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
-        match self.identify(token) {
-            Ok(identity) if identity.user == user => {
-                self.renew(cx, conn, session, &identity);
-                let ttl_s = self.heartbeat.ttl_s(session, self.clock.now());
-                let result = RefreshResult { client: session, version: VERSION, ttl_s };
-                self.reply(session, id, &Reply::Refresh(&result));
-                self.schedule_ping(cx, conn);
-            }
-            Ok(_) => {
-                let other =
-                    DisconnectCode::InvalidToken.with_reason("the token is of another user");
-                self.disconnect(cx, conn, &other);
-            }
-            Err(Unverified::Refused(CommandError::Reply(error))) => {
-                self.reply_error(cx, conn, id, &error);
-            }
-            Err(Unverified::Refused(CommandError::Disconnect(disconnect))) => {
-                self.disconnect(cx, conn, &disconnect);
-            }
-            Err(Unverified::KeyPending) => return Handled::AwaitsKey,
-        }
-        Handled::Done
     }
 }
 

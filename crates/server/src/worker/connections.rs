@@ -1,13 +1,14 @@
 //! `connections`: a search goes from worker to worker, each of which looks at some of its places, and ends with a page.
 
 use dunlin_hub::{SessionId, TagFilter, tenant};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::{Encoding, Format};
 use serde_json::{Map, Value};
 
-use super::Worker;
-use super::link::Link;
+use super::api::Api;
+use super::clients::Clients;
 use super::parts::{CommandPlace, Pending};
+use super::turn::{Core, Turn};
 use crate::api::connections::{
     ClusterCursor, ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch,
     ConnectionView,
@@ -20,14 +21,15 @@ use crate::message::worker::WorkerMessage;
 const PLACES_PER_PAGE: u32 = 16_384;
 const NO_CURSOR: &str = "cursor: is not a cursor of an earlier response";
 
-impl Worker<'_> {
+impl Api {
     /// A search on all nodes, and their numbers.
     pub(super) fn search_of_cluster<'a>(
         &self,
+        core: &Core<'_>,
         request: &ConnectionsRequest<'a>,
     ) -> Result<(Request<'a>, Vec<u16>), ApiError> {
         let cursor = match &*request.cursor {
-            "" => ClusterCursor::of_nodes(self.state.cluster.living()),
+            "" => ClusterCursor::of_nodes(core.state.cluster.living()),
             cursor => {
                 let bad = |()| ApiErrorCode::BadRequest.with_reason(NO_CURSOR);
                 cursor.parse().map_err(bad)?
@@ -40,7 +42,8 @@ impl Worker<'_> {
     /// Begins a search.
     pub(super) fn connections(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         place: CommandPlace,
         request: &ConnectionsRequest<'_>,
     ) -> Result<(), ApiError> {
@@ -68,13 +71,13 @@ impl Worker<'_> {
             })?,
         };
         let (mut begin, mut room) = (ConnectionCursor::default(), request.limit);
-        let mut bytes = self.settings.config.limits.answer_bytes_max;
+        let mut bytes = turn.core.settings.config.limits.answer_bytes_max;
         let mut page = ConnectionPage::default();
         match (&*request.cursor, client) {
             (_, Some(client)) => begin.worker = client.worker().into(),
             (cursor, None) if self.api_calls.is_of_cluster(place.call) => {
                 let cursor: ClusterCursor = cursor.parse().map_err(|()| bad(NO_CURSOR))?;
-                let node = self.state.node_number(&self.settings.config);
+                let node = turn.core.state.node_number(&turn.core.settings.config);
                 (begin, room, bytes) = cursor.part_of(node, (room, bytes)).ok_or_else(|| {
                     let why = "a node has another number by now; begin again";
                     ApiErrorCode::Internal.with_reason(why)
@@ -87,7 +90,7 @@ impl Worker<'_> {
         // A tenant without a user is all of its users.
         let (tenant, user) = tenant::split(&request.user);
         let user = if user.is_empty() { "" } else { &request.user };
-        let token = self.api_token(cx, place)?;
+        let token = self.api_token(turn, place)?;
         let search = ConnectionSearch {
             filter: ConnectionFilter {
                 tenant: tenant.map(Into::into),
@@ -98,70 +101,72 @@ impl Worker<'_> {
                 info,
                 labels: label_filter(request.label_filter.as_ref())?,
             },
-            origin: self.index,
+            origin: turn.core.index,
             token,
-            next: (begin.worker < self.state.workers()).then_some(begin),
+            next: (begin.worker < turn.core.state.workers()).then_some(begin),
             room,
             bytes,
             places: PLACES_PER_PAGE,
             page,
         };
-        self.go_on_searching(cx, Box::new(search));
+        self.go_on_searching(turn, clients, Box::new(search));
         Ok(())
     }
 
     /// A search has come to this worker, or back to it.
     pub(super) fn go_on_searching(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         mut search: Box<ConnectionSearch>,
     ) {
         while let Some(at) = search.next {
-            if at.worker != self.index {
+            if at.worker != turn.core.index {
                 // Without room the call times out.
-                let to = self.state.bus.worker(at.worker);
-                let _ = self.endpoint.send(to, WorkerMessage::FindConnections(search));
+                let to = turn.core.state.bus.worker(at.worker);
+                let _ = turn.core.endpoint.send(to, WorkerMessage::FindConnections(search));
                 return;
             }
-            self.search_here(cx, &mut search, at.place);
+            self.search_here(turn, &mut search, at.place);
         }
-        if search.origin != self.index {
-            let to = self.state.bus.worker(search.origin);
-            let _ = self.endpoint.send(to, WorkerMessage::FindConnections(search));
+        if search.origin != turn.core.index {
+            let to = turn.core.state.bus.worker(search.origin);
+            let _ = turn.core.endpoint.send(to, WorkerMessage::FindConnections(search));
             return;
         }
-        if let Some(Pending::Api(place)) = self.pending.take(search.token) {
-            self.api_answered(cx, place, Ok(CommandOutcome::Connections(search.page)));
+        if let Some(Pending::Api(place)) = turn.core.pending.take(search.token) {
+            self.api_answered(turn, clients, place, Ok(CommandOutcome::Connections(search.page)));
         }
     }
 
-    fn search_here(&mut self, cx: &mut Context<Link>, search: &mut ConnectionSearch, from: u32) {
+    fn search_here(&mut self, turn: &mut Turn<'_, '_>, search: &mut ConnectionSearch, from: u32) {
         let filter = &search.filter;
         let (found, next) = match (&*filter.user, filter.client) {
             (_, Some(client)) => (vec![client], None),
             ("", None) => {
                 // A filter by labels may cost more than all the rest.
                 let cost = filter.labels.as_ref().map_or(1, TagFilter::parts) as u32;
-                let (found, next) = self.hub.sessions_page(from, (search.places / cost).max(1));
+                let (found, next) =
+                    turn.core.hub.sessions_page(from, (search.places / cost).max(1));
                 // A table that ends here was no longer than what is left.
                 search.places -= next.map_or(0, |next| search.places.min((next - from) * cost));
                 (found, next)
             }
             (user, None) => {
                 let mut sessions: Vec<_> =
-                    self.hub.sessions_of(user).filter(|of| of.slot() >= from).collect();
+                    turn.core.hub.sessions_of(user).filter(|of| of.slot() >= from).collect();
                 sessions.sort_unstable_by_key(|of| of.slot());
                 (sessions, None)
             }
         };
         for session in found {
-            let Some(view) = self.connection_view(cx, session, &search.filter) else { continue };
+            let Some(view) = self.connection_view(turn, session, &search.filter) else { continue };
             let bytes = view.bytes();
             let is_first = search.page.connections.is_empty();
             if search.room == 0 || bytes > search.bytes && !is_first {
                 // There is more than fits.
                 let place = session.slot();
-                search.page.next = Some(ConnectionCursor { worker: self.index, place });
+                search.page.next = Some(ConnectionCursor { worker: turn.core.index, place });
                 search.next = None;
                 return;
             }
@@ -169,9 +174,9 @@ impl Worker<'_> {
             search.bytes = search.bytes.saturating_sub(bytes);
             search.page.connections.push(view);
         }
-        let here = next.map(|place| ConnectionCursor { worker: self.index, place });
-        let after = ConnectionCursor { worker: self.index + 1, place: 0 };
-        let is_last = search.filter.client.is_some() || after.worker == self.state.workers();
+        let here = next.map(|place| ConnectionCursor { worker: turn.core.index, place });
+        let after = ConnectionCursor { worker: turn.core.index + 1, place: 0 };
+        let is_last = search.filter.client.is_some() || after.worker == turn.core.state.workers();
         let next = here.or((!is_last).then_some(after));
         match search.places {
             0 => (search.page.next, search.next) = (next, None),
@@ -182,22 +187,22 @@ impl Worker<'_> {
     /// What is said of a connection, if it is one that is looked for.
     fn connection_view(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         filter: &ConnectionFilter,
     ) -> Option<ConnectionView> {
-        let view = self.hub.session(session).filter(|view| !view.closing)?;
-        let info = self.hub.conn_info(session);
+        let view = turn.core.hub.session(session).filter(|view| !view.closing)?;
+        let info = turn.core.hub.conn_info(session);
         let fits = tenant::split(view.user).0 == filter.tenant.as_deref()
             && (filter.user.is_empty() || *view.user == *filter.user)
-            && (filter.channel.is_empty() || self.hub.is_subscribed(session, &filter.channel))
+            && (filter.channel.is_empty() || turn.core.hub.is_subscribed(session, &filter.channel))
             && has_members(info, &filter.info)
-            && filter.labels.as_ref().is_none_or(|of| of.admits(self.hub.labels(session)));
+            && filter.labels.as_ref().is_none_or(|of| of.admits(turn.core.hub.labels(session)));
         if !fits {
             return None;
         }
-        let link = cx.data(ConnId::from_u64(view.tag));
-        let address = link.and_then(|link| self.peers.address(link.peer));
+        let link = turn.cx.data(ConnId::from_u64(view.tag));
+        let address = link.and_then(|link| turn.core.peers.address(link.peer));
         if filter.address.is_some() && filter.address != address {
             return None;
         }
@@ -213,10 +218,10 @@ impl Worker<'_> {
             },
             age_s: u64::from(view.age_min) * 60,
             info: info.map(Into::into),
-            labels: self.hub.labels(session).clone(),
-            channels: self.hub.subscriptions(session).map(Into::into).collect(),
+            labels: turn.core.hub.labels(session).clone(),
+            channels: turn.core.hub.subscriptions(session).map(Into::into).collect(),
             outbox_bytes: view.outbox_bytes,
-            memory_bytes: self.hub.session_bytes(session),
+            memory_bytes: turn.core.hub.session_bytes(session),
         })
     }
 }

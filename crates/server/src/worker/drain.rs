@@ -14,9 +14,9 @@ impl Worker<'_> {
         if self.drain.is_some() {
             return;
         }
-        self.listeners.close_all(cx);
-        let spread_ms = self.settings.config.shutdown.reconnect_spread_ms;
-        self.drain = Some(Drain::new(cx.connections().collect(), spread_ms, &mut self.jitter));
+        self.front.listeners.close_all(cx);
+        let spread_ms = self.core.settings.config.shutdown.reconnect_spread_ms;
+        self.drain = Some(Drain::new(cx.connections().collect(), spread_ms, &mut self.core.jitter));
         cx.run_every(DRAIN_STEP_MS, Timer::Drain as u64);
         self.drain_step(cx);
     }
@@ -27,10 +27,14 @@ impl Worker<'_> {
         for conn in drain.next_slice() {
             let Some(&mut link) = cx.data(conn) else { continue };
             match link.role {
-                Role::Client(_) => self.disconnect(cx, conn, &DisconnectCode::Shutdown.into()),
+                Role::Client(_) => self.clients.disconnect(
+                    &mut self.core.turn(cx),
+                    conn,
+                    &DisconnectCode::Shutdown.into(),
+                ),
                 Role::Poll => {
                     if let Some(session) = link.session() {
-                        self.answer_poll(cx, session);
+                        self.clients.answer_poll(&mut self.core.turn(cx), session);
                     }
                     cx.close(conn);
                 }
@@ -44,8 +48,8 @@ impl Worker<'_> {
         }
         let Some(drain) = &mut self.drain else { return };
         drain.put_back(busy);
-        if drain.is_empty() && cx.connections().all(|conn| self.is_engine(conn)) {
-            self.state.worker_drained(self.index);
+        if drain.is_empty() && cx.connections().all(|conn| self.engines.is_engine(conn)) {
+            self.core.state.worker_drained(self.core.index);
         }
     }
 }

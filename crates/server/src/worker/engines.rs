@@ -18,7 +18,7 @@ use dunlin_hub::{ChannelOptions, Now, wildcard};
 use dunlin_net::redis::{Client, ClientConfig, Received};
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits, ServerAddr, TimerId};
 
-use super::Worker;
+use super::turn::{Core, Turn};
 
 use super::link::{Link, Role};
 use super::nats::NatsConnection;
@@ -29,7 +29,7 @@ use crate::tls::peer::PeerTls;
 /// The name of a connection in a server's `CLIENT LIST`.
 const NAME: &str = "dunlin";
 /// The most events of engines handled per turn, before sockets get theirs.
-const EVENTS_PER_TURN: usize = 4096;
+pub(super) const EVENTS_PER_TURN: usize = 4096;
 /// The shortest and the longest delay between attempts to connect, in milliseconds.
 const RETRY_MS: (u64, u64) = (50, 1_000);
 /// The most commands that await a reply on one connection.
@@ -406,152 +406,151 @@ impl Links for RedisConnectionsOnLoop<'_> {
     }
 }
 
-impl Worker<'_> {
+impl Engines {
     /// Applies the settings of engines, and of the namespaces that use them.
-    pub(super) fn apply_engines(&mut self, cx: &mut Context<Link>) {
-        let settings = self.settings.snapshot();
-        let now = self.now(cx);
-        self.engines.update(cx, now, self.index, &settings.config.engines, &self.state.engines);
+    pub(super) fn apply_engines(&mut self, turn: &mut Turn<'_, '_>) {
+        let settings = turn.core.settings.snapshot();
+        let now = turn.now();
+        self.update(
+            turn.cx,
+            now,
+            turn.core.index,
+            &settings.config.engines,
+            &turn.core.state.engines,
+        );
         let configs: Vec<EngineConfig> = self
-            .engines
             .running
             .iter()
-            .map(|of| engine_config(of.id, &of.config, self.state.workers()))
+            .map(|of| engine_config(of.id, &of.config, turn.core.state.workers()))
             .collect();
         let named = settings.engines.iter_shared();
         let namespaces: Vec<(Arc<str>, NamespaceEngine)> = named
             .filter_map(|(namespace, of)| {
-                let (id, wildcards) = (self.engines.id_of(&of.name)?, of.wildcards);
+                let (id, wildcards) = (self.id_of(&of.name)?, of.wildcards);
                 Some((Arc::clone(namespace), NamespaceEngine { id, wildcards }))
             })
             .collect();
-        self.hub.set_engines(now, &configs, namespaces);
-        self.drain_events(cx);
+        turn.core.hub.set_engines(now, &configs, namespaces);
     }
 
     /// Whether a connection, established or not, is one of an engine.
     pub(super) fn is_engine(&self, conn: ConnId) -> bool {
-        self.engines.owner(conn).is_some()
+        self.owner(conn).is_some()
     }
 
     /// Handles an established connection. Returns `false` if it does not belong to an engine.
-    pub(super) fn engine_connected(&mut self, cx: &mut Context<Link>, conn: ConnId) -> bool {
-        let Some((at, shard)) = self.engines.owner(conn) else { return false };
-        if let Some(link) = cx.data(conn) {
+    pub(super) fn engine_connected(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) -> bool {
+        let Some((at, shard)) = self.owner(conn) else { return false };
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Engine;
         }
-        self.engines.connections += 1;
-        let RunningEngine { machine, made, .. } = &mut self.engines.running[at];
+        self.connections += 1;
+        let RunningEngine { machine, made, .. } = &mut self.running[at];
         match machine {
             Machine::Redis(_, connections) => {
                 if let Some(client) = &mut connections.clients[usize::from(shard.0)] {
-                    client.handle_connect(cx, conn);
+                    client.handle_connect(turn.cx, conn);
                 }
             }
             Machine::Nats(engine, _) => {
                 *made += 1;
-                engine.handle_connected(cx.now_ms());
+                engine.handle_connected(turn.cx.now_ms());
             }
         }
         true
     }
 
     /// Handles the completed TLS handshake on a connection of an engine.
-    pub(super) fn engine_secure(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        let Some((at, _)) = self.engines.owner(conn) else { return };
-        if let Machine::Nats(engine, _) = &mut self.engines.running[at].machine {
-            engine.handle_secured(cx.now_ms());
+    pub(super) fn engine_secure(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+        let Some((at, _)) = self.owner(conn) else { return };
+        if let Machine::Nats(engine, _) = &mut self.running[at].machine {
+            engine.handle_secured(turn.cx.now_ms());
         }
     }
 
     /// Handles a failure of TLS on an open connection, if it belongs to an engine.
     pub(super) fn engine_tls_failed(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         error: &std::io::Error,
     ) {
-        let Some((at, _)) = self.engines.owner(conn) else { return };
-        if let Machine::Nats(engine, connection) = &mut self.engines.running[at].machine {
+        let Some((at, _)) = self.owner(conn) else { return };
+        if let Machine::Nats(engine, connection) = &mut self.running[at].machine {
             connection.lost();
-            engine.handle_tls_failed(cx.now_ms(), &error.to_string());
+            engine.handle_tls_failed(turn.cx.now_ms(), &error.to_string());
         }
     }
 
     /// Handles a failed attempt to connect. Returns `false` if it does not belong to an engine.
     pub(super) fn engine_connect_failed(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         error: &std::io::Error,
     ) -> bool {
-        let is_ours = self.engines.owner(conn).is_some();
+        let is_ours = self.owner(conn).is_some();
         if is_ours {
-            self.engines.handle_closed(cx, conn, Some(error));
+            self.handle_closed(turn.cx, conn, Some(error));
         }
         is_ours
     }
 
-    pub(super) fn engine_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
-        self.engines.handle_data(cx, conn, bytes);
+    pub(super) fn engine_data(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, bytes: &[u8]) {
+        self.handle_data(turn.cx, conn, bytes);
     }
 
-    pub(super) fn engine_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        let Some((at, shard)) = self.engines.owner(conn) else { return };
+    pub(super) fn engine_writable(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+        let Some((at, shard)) = self.owner(conn) else { return };
         // For NATS, the flush at the end of the turn writes what waits.
-        if let Machine::Redis(_, connections) = &mut self.engines.running[at].machine
+        if let Machine::Redis(_, connections) = &mut self.running[at].machine
             && let Some(client) = &mut connections.clients[usize::from(shard.0)]
         {
-            client.handle_writable(cx, conn);
+            client.handle_writable(turn.cx, conn);
         }
     }
 
-    pub(super) fn engine_closed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.engines.connections -= 1;
-        self.engines.handle_closed(cx, conn, None);
+    pub(super) fn engine_closed(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+        self.connections -= 1;
+        self.handle_closed(turn.cx, conn, None);
     }
 
     /// Handles a timer, which may be that of a reconnect.
-    pub(super) fn engine_timer(&mut self, cx: &mut Context<Link>, timer: TimerId) {
-        for running in &mut self.engines.running {
+    pub(super) fn engine_timer(&mut self, turn: &mut Turn<'_, '_>, timer: TimerId) {
+        for running in &mut self.running {
             if let Machine::Redis(_, connections) = &mut running.machine {
                 for client in connections.clients.iter_mut().flatten() {
-                    client.handle_timer(cx, timer);
+                    client.handle_timer(turn.cx, timer);
                 }
             }
         }
     }
 
-    /// Passes events of engines to the hub.
-    pub(super) fn receive_from_engines(&mut self, cx: &mut Context<Link>) {
-        for _ in 0..EVENTS_PER_TURN {
-            let Some((id, event)) = self.engines.poll_event() else { return };
-            let now = self.now(cx);
-            if self.takes(id, &event) {
-                self.hub.handle_engine(now, id, event);
-            } else {
-                self.engines.count_unreadable(id);
-            }
-            self.drain_events(cx);
-            if self.hub.wants_flush() {
-                self.flush_outboxes(cx);
-            }
+    /// Passes an event of an engine to the hub. Returns `false` if there is none.
+    pub(super) fn receive_from_engines(&mut self, turn: &mut Turn<'_, '_>) -> bool {
+        let Some((id, event)) = self.poll_event() else { return false };
+        let now = turn.now();
+        if self.takes(turn.core, id, &event) {
+            turn.core.hub.handle_engine(now, id, event);
+        } else {
+            self.count_unreadable(id);
         }
+        true
     }
 
     /// Whether an event is accepted. A publication must match its wildcard and, if other programs may publish, not exceed the
     /// size limit of its namespace. Other events always are.
-    fn takes(&self, id: EngineId, event: &EngineEvent) -> bool {
+    fn takes(&self, core: &Core<'_>, id: EngineId, event: &EngineEvent) -> bool {
         let EngineEvent::Publication { channel: name, publication, .. } = event else {
             return true;
         };
-        let namespace = |name| self.settings.namespace(name).map(|of| &of.options);
+        let namespace = |name| core.settings.namespace(name).map(|of| &of.options);
         let bytes = publication.data().len();
         let fits = |of: &Arc<ChannelOptions>| {
             let bytes_max = of.publication_bytes_max as usize;
             bytes_max == 0 || bytes <= bytes_max
         };
-        let is_small = || !self.engines.is_raw(id) || namespace(name).is_some_and(fits);
+        let is_small = || !self.is_raw(id) || namespace(name).is_some_and(fits);
         let Some(channel) = publication.channel() else { return is_small() };
         wildcard::may_match(channel)
             && is_small()
@@ -561,26 +560,26 @@ impl Worker<'_> {
     }
 
     /// Passes the hub's requests to the engines, and flushes their connections.
-    pub(super) fn send_to_engines(&mut self, cx: &mut Context<Link>) {
-        if self.engines.running.is_empty() {
+    pub(super) fn send_to_engines(&mut self, turn: &mut Turn<'_, '_>) {
+        if self.running.is_empty() {
             return;
         }
-        let now = self.now(cx);
-        while let Some((id, request)) = self.hub.poll_engine() {
-            self.engines.handle_request(now, id, request);
+        let now = turn.now();
+        while let Some((id, request)) = turn.core.hub.poll_engine() {
+            self.handle_request(now, id, request);
         }
-        self.engines.flush(cx);
+        self.flush(turn.cx);
     }
 
     /// Whether events of engines wait, so that the worker must not sleep.
     pub(super) fn has_engine_events(&self) -> bool {
-        !self.engines.said.is_empty()
+        !self.said.is_empty()
     }
 
     /// Publishes the gauges of the engines, once a second.
-    pub(super) fn publish_engine_gauges(&mut self, cx: &Context<Link>) {
-        let now_ms = cx.now_ms();
-        for RunningEngine { machine, made, stats, .. } in &self.engines.running {
+    pub(super) fn publish_engine_gauges(&mut self, turn: &mut Turn<'_, '_>) {
+        let now_ms = turn.cx.now_ms();
+        for RunningEngine { machine, made, stats, .. } in &self.running {
             let outstanding = match machine {
                 Machine::Redis(_, connections) => {
                     connections.clients.iter().flatten().map(Client::outstanding).sum()

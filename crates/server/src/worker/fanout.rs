@@ -5,68 +5,82 @@ use std::sync::Arc;
 
 use dunlin_config::Map;
 
-use super::Worker;
+use super::parts::FanoutGate;
+use super::turn::Core;
 use crate::message::admin::AdminMessage;
 use crate::message::worker::{BroadcastCommand, WorkerMessage};
 use crate::state::settings::Settings;
 
-impl Worker<'_> {
+impl Core<'_> {
     /// True when a broadcast could go on now.
     pub(super) fn broadcasts_are_due(&self) -> bool {
         self.hub.flush_due_ms().is_some_and(|due_ms| due_ms <= self.clock.now().ms)
     }
+}
 
+/// The machine of broadcasts.
+#[derive(Default)]
+pub(super) struct Fanout {
+    pub(super) gate: FanoutGate,
+}
+
+impl Fanout {
     /// Asks whether this worker may broadcast in this turn of its loop, and holds its broadcasts if it may not.
-    pub(super) fn poll_fanout_slot(&mut self) {
-        let (state, due) = (&self.state, self.broadcasts_are_due());
+    pub(super) fn poll_fanout_slot(&mut self, core: &mut Core<'_>) {
+        let (state, due) = (&core.state, core.broadcasts_are_due());
         let uptime_ms = || state.uptime_ms();
-        let decision = self.gate.poll(&state.fanout_scheduler, self.index, due, uptime_ms);
+        let decision = self.gate.poll(&state.fanout_scheduler, core.index, due, uptime_ms);
         let Some(decision) = decision else { return };
         if !decision.granted {
-            self.hub.hold_broadcasts();
+            core.hub.hold_broadcasts();
         }
         if let Some(next) = decision.wake {
             // A worker whose ring is full is awake, or asks again by itself.
-            let _ = self.endpoint.send(self.state.bus.worker(next), WorkerMessage::FanoutGranted);
+            let _ = core.endpoint.send(core.state.bus.worker(next), WorkerMessage::FanoutGranted);
         }
     }
 
     /// Says which channels are behind, whose publishers wait on all workers.
-    pub(super) fn publish_pressure(&mut self) {
-        let behind = self.hub.channels_behind().map(|channel| &**channel);
-        self.gate.report_behind(&self.state.pressure, self.index, behind);
+    pub(super) fn publish_pressure(&mut self, core: &mut Core<'_>) {
+        let behind = core.hub.channels_behind().map(|channel| &**channel);
+        self.gate.report_behind(&core.state.pressure, core.index, behind);
     }
 
     /// Brings the hub's rates from those of one snapshot to those of another; `None`: from none at all.
-    pub(super) fn apply_pacing(&mut self, old: Option<&Settings>) {
-        let settings = self.settings.snapshot();
-        let (new, now) = (&settings.config, self.clock.now());
+    pub(super) fn apply_pacing(&mut self, core: &mut Core<'_>, old: Option<&Settings>) {
+        let settings = core.settings.snapshot();
+        let (new, now) = (&settings.config, core.clock.now());
         let quantum = NonZeroU32::new(new.limits.broadcast_quantum);
-        self.hub.set_broadcast_quantum(quantum);
-        self.hub.set_worker_pacing(now, pacing(&new.limits.broadcast_pacing));
+        core.hub.set_broadcast_quantum(quantum);
+        core.hub.set_worker_pacing(now, pacing(&new.limits.broadcast_pacing));
         let without: Arc<str> = "".into();
-        self.hub.set_pacing(now, &without, pacing(&new.channel.without_namespace.pacing));
+        core.hub.set_pacing(now, &without, pacing(&new.channel.without_namespace.pacing));
         let none = Map::default();
         let old = old.map_or(&none, |old| &old.pacings);
         for (name, _, after) in settings.pacings.changes_from(old) {
-            self.hub.set_pacing(now, name, after.map(|rates| pacing(rates)).unwrap_or_default());
+            core.hub.set_pacing(now, name, after.map(|rates| pacing(rates)).unwrap_or_default());
         }
     }
 
     /// Carries out a command of the admin thread, and replies.
-    pub(super) fn broadcast_command(&mut self, request_id: u64, command: &BroadcastCommand) {
+    pub(super) fn broadcast_command(
+        &mut self,
+        core: &mut Core<'_>,
+        request_id: u64,
+        command: &BroadcastCommand,
+    ) {
         let mut found = Vec::new();
         let acted = match command {
             BroadcastCommand::List => {
-                found.extend(self.hub.broadcasts());
+                found.extend(core.hub.broadcasts());
                 Some(0)
             }
-            BroadcastCommand::Pause(channel) => self.hub.pause_broadcast(channel).then_some(0),
-            BroadcastCommand::Resume(channel) => self.hub.resume_broadcast(channel).then_some(0),
-            BroadcastCommand::Cancel(channel) => self.hub.cancel_broadcast(channel),
+            BroadcastCommand::Pause(channel) => core.hub.pause_broadcast(channel).then_some(0),
+            BroadcastCommand::Resume(channel) => core.hub.resume_broadcast(channel).then_some(0),
+            BroadcastCommand::Cancel(channel) => core.hub.cancel_broadcast(channel),
         };
-        let worker = self.index;
-        self.send_to_admin(AdminMessage::BroadcastReply { request_id, worker, found, acted });
+        let worker = core.index;
+        core.send_to_admin(AdminMessage::BroadcastReply { request_id, worker, found, acted });
     }
 }
 

@@ -9,12 +9,12 @@ use crate::metrics::Metric;
 impl Worker<'_> {
     /// Publishes how much there is of what it has.
     pub(super) fn publish_gauges(&mut self, cx: &mut Context<Link>) {
-        self.state.publish_keys(self.index, self.heartbeat.keys());
-        let hub = self.hub.stats();
-        self.heartbeat.set_sessions(hub.sessions);
+        self.core.state.publish_keys(self.core.index, self.clients.sessions.heartbeat.keys());
+        let hub = self.core.hub.stats();
+        self.clients.sessions.heartbeat.set_sessions(hub.sessions);
         let net = cx.stats();
-        let counters = &self.state.counters[self.index];
-        let backends = self.backends.as_ref().map_or(0, |of| of.connections);
+        let counters = &self.core.state.counters[self.core.index];
+        let backends = self.clients.deciders.backends.as_ref().map_or(0, |of| of.connections);
         let own = backends + self.engines.connections();
         counters.set(Metric::Connections, (net.connections - own) as u64);
         counters.set(Metric::Turns, net.turns);
@@ -47,8 +47,8 @@ impl Worker<'_> {
         ] {
             counters.set(metric, value);
         }
-        self.publish_engine_gauges(cx);
-        if let Some(backends) = &mut self.backends {
+        self.engines.publish_engine_gauges(&mut self.core.turn(cx));
+        if let Some(backends) = &mut self.clients.deciders.backends {
             backends.publish_gauges();
         }
     }

@@ -1,10 +1,10 @@
 //! Commands with a token whose key is not known yet: they wait in the backlog of their connection until the key set is fetched.
 
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{CommandError, DisconnectCode, ErrorCode};
 
-use super::Worker;
-use super::link::Link;
+use super::clients::Clients;
+use super::turn::{Core, Turn};
 use crate::auth;
 use crate::message::control::ControlMessage;
 use crate::metrics::Metric;
@@ -54,45 +54,45 @@ pub(super) enum Handled {
     AwaitsKey,
 }
 
-impl Worker<'_> {
+impl Clients {
     /// Makes a connection's first command wait for its key. Returns when it is tried again at the latest; `None`: too much waits,
     /// and the client is disconnected.
     pub(super) fn await_key(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         commands: &[u8],
     ) -> Option<u64> {
-        self.count(Metric::KeysAwaited);
-        self.want_keys();
-        let link = cx.data(conn)?;
+        turn.core.count(Metric::KeysAwaited);
+        self.want_keys(turn.core);
+        let link = turn.cx.data(conn)?;
         let is_new = link.session().is_none();
         if is_new {
             link.protocol_state.postponed();
         }
         if is_new && commands.len() > CONNECT_BYTES_MAX || !self.backlogs.await_key(conn) {
-            self.key_timed_out(cx, conn);
+            self.key_timed_out(turn, conn);
             return None;
         }
-        Some(cx.now_ms() + LOOK_MS)
+        Some(turn.cx.now_ms() + LOOK_MS)
     }
 
     /// Asks the control thread to fetch the requested keys.
-    pub(super) fn want_keys(&mut self) {
+    pub(super) fn want_keys(&mut self, core: &mut Core<'_>) {
         if !self.backlogs.awaits_keys() {
             // If the ring is full, the control thread notices the request later by itself.
-            let _ = self.endpoint.send(self.state.bus.control(), ControlMessage::WantKeys);
+            let _ = core.endpoint.send(core.state.bus.control(), ControlMessage::WantKeys);
         }
     }
 
     /// Continues the commands that wait for a key: a key set was fetched, or the fetch failed.
-    pub(super) fn keys_fetched(&mut self, cx: &mut Context<Link>) {
-        self.backlogs.handle_keys(cx.now_ms());
+    pub(super) fn keys_fetched(&mut self, turn: &mut Turn<'_, '_>) {
+        self.backlogs.handle_keys(turn.cx.now_ms());
     }
 
     /// Disconnects a client that cannot wait for its key any longer. It may reconnect.
-    pub(super) fn key_timed_out(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+    pub(super) fn key_timed_out(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
         let why = DisconnectCode::ServerError.with_reason(auth::Error::Unavailable);
-        self.disconnect(cx, conn, &why);
+        self.disconnect(turn, conn, &why);
     }
 }

@@ -1,22 +1,23 @@
 //! A worker: one thread, one event loop, one hub.
 //!
-//! In a turn of the loop the methods of [`Handler`] here handle events: they route them to the modules below, which pass requests
-//! to the hub. Then [`Worker::turn`] handles messages of other workers, sends those of the hub to them, and writes the outboxes.
+//! In a turn of the loop the methods of [`Handler`] here route events to the machine that they are for, and `Worker::turn` does what
+//! ends a turn: it takes messages of other threads, sends those of the hub, and has the outboxes written. A machine owns its
+//! [`parts`], each with a narrow interface and tested without a worker; it is called with a [`Turn`](turn::Turn), or with the
+//! [`Core`] that the machines share, and reaches no other machine:
 //!
-//! The state that a worker keeps between events is in its [`parts`], each with a narrow interface and tested without a worker.
-//! The other modules execute what the parts and the hub decide, in the order in which a client meets them:
+//! - [`Front`]: [`accept`], [`listeners`] and [`buffers`] admit connections and bound what is buffered for them.
+//! - [`Clients`]: [`stream`] opens transports and [`connect`] authenticates. [`command`] executes commands that [`permission`] or a
+//!   token ([`subscription`]) allows, and [`backlog`] delays them by budgets. [`poll`] answers long-polls, [`pusher`] speaks the
+//!   Pusher protocol, [`completion`] handles events of the hub, [`flush`] writes outboxes, [`deadlines`] detects dead clients. What a
+//!   backend or the program has decided is executed by [`proxy`], [`proxy_channels`] and [`proxy_renewals`].
+//! - [`sessions`], which clients own, have what each session may and until when; so do [`deciders`], who ask backends over the
+//!   connections of [`backends`], and the embedding program ([`program`]).
+//! - [`Api`]: [`api`], [`api_turns`], [`api_users`], [`connections`] and [`pusher_api`] execute calls of the server API. Of clients it
+//!   knows that the hub's events are theirs.
+//! - [`PushLink`] passes calls to the push thread, [`Engines`] drives engines, [`Fanout`] paces broadcasts.
 //!
-//! - [`accept`] and [`listeners`] admit connections; [`routes`] and [`stream`] open transports; [`connect`] authenticates.
-//! - [`command`] executes commands that [`permission`] or a token ([`subscription`]) allows, and [`backlog`] delays them by
-//!   budgets.
-//! - [`poll`] answers long-polls, [`api`] and [`api_turns`] the server API, [`push`] requests to the push thread, [`pusher`] and
-//!   [`pusher_api`] the Pusher protocol.
-//! - [`proxy`], [`proxy_channels`] and [`proxy_renewals`] ask backends over the connections of [`backends`]; [`program`] asks the
-//!   embedding program; [`engines`] drives engines.
-//! - [`completion`] handles events of the hub, [`flush`] writes outboxes, [`fanout`] paces broadcasts, [`deadlines`] detects dead
-//!   clients.
-//! - [`gauges`] publishes gauges, [`users`] counts connections of users, [`adoption`] switches settings, [`webhooks`] emits
-//!   events, [`drain`] disconnects clients at shutdown.
+//! [`turn`] has the core; [`reply`] and [`webhooks`] are among what it does for all. [`routes`] finds who serves a request, [`bus`] who
+//! takes a message; [`adoption`] switches settings, [`gauges`] publishes gauges, [`drain`] disconnects clients at shutdown.
 
 mod accept;
 mod adoption;
@@ -27,6 +28,7 @@ mod backends;
 mod backlog;
 mod buffers;
 mod bus;
+mod clients;
 mod cluster;
 mod command;
 mod command_timer;
@@ -34,6 +36,7 @@ mod completion;
 mod connect;
 mod connections;
 mod deadlines;
+mod deciders;
 mod drain;
 mod engines;
 mod fanout;
@@ -63,42 +66,46 @@ mod reply;
 mod revocation;
 mod routes;
 mod server_side;
+mod sessions;
 mod stream;
 mod subscription;
 mod tenants;
 pub(crate) mod thread;
 mod timer;
+mod turn;
 mod users;
 mod webhooks;
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
-use dunlin_bus::SendError;
-use dunlin_hub::{Hub, HubConfig, MemberListError, Now};
+use dunlin_hub::{Hub, HubConfig};
 use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Http, HttpHandler, Interest,
     ListenerId, LoopConfig, Ready, Sleep, TimerId, WebSocket, WebSocketHandler, http, websocket,
 };
 use dunlin_protocol::FrameEncoder;
-use dunlin_protocol::centrifuge::Reply;
 use dunlin_wire::backoff::Jitter;
 
+use self::accept::Front;
 use self::adoption::hub_config;
-use self::backends::Backends;
-use self::engines::Engines;
+use self::api::Api;
+use self::clients::Clients;
+use self::engines::{EVENTS_PER_TURN, Engines};
+use self::fanout::Fanout;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptLimits, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, CapabilityTable, Clock,
-    Connects, Drain, FanoutGate, ForwardedTable, Grants, Heartbeat, LargeAnswers, PeerAddresses,
-    Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions, RunningSettings,
-    Sweeps, WebhookEmitter,
+    AcceptLimits, AffectedCounter, Budgets, Clock, Drain, PeerAddresses, PendingRequests,
+    RunningSettings, WebhookEmitter,
 };
-use self::program::{INBOX, ProgramLink};
+use self::program::INBOX;
+use self::push::PushLink;
 use self::timer::Timer;
+use self::turn::Core;
 use crate::clock::unix_ms;
 use crate::message::bus::Endpoint;
 use crate::message::worker::WorkerMessage;
@@ -114,46 +121,16 @@ const DOORBELL: u64 = 0;
 /// Seconds between two attempts to release memory of the bus.
 const TRIM_S: u64 = 10;
 
-/// One worker: the hub, its endpoint on the bus, and its [`parts`].
+/// One worker: its [`Core`], and the machines that work with it. The worker routes between them.
 pub(crate) struct Worker<'w> {
-    index: usize,
-    state: Arc<ServerState>,
-    settings: RunningSettings,
-    endpoint: &'w mut Endpoint<WorkerMessage>,
-    hub: Hub,
-    /// Encodes replies; the hub has its own encoder for pushes.
-    encoder: FrameEncoder,
-    clock: Clock,
-    jitter: Jitter,
-    listeners: Listeners<'w>,
-    accept_limits: AcceptLimits,
-    peers: PeerAddresses,
-    buffers: BufferGate,
-    heartbeat: Heartbeat,
-    /// Grants of subscriptions that do not follow from rules.
-    grants: Grants,
-    capabilities: CapabilityTable,
-    budgets: Budgets,
-    backlogs: Backlogs,
-    pending: PendingRequests,
-    large_answers: LargeAnswers,
-    connects: Connects,
-    polls: Polls,
-    api_calls: ApiCalls,
-    push_calls: PushCalls,
-    /// Sessions that speak the Pusher protocol.
-    pusher: PusherSessions,
-    /// The client of the proxies' backends, once there are any.
-    backends: Option<Box<Backends>>,
+    core: Core<'w>,
+    front: Front<'w>,
+    clients: Clients,
+    api: Api,
+    push: PushLink,
     engines: Engines,
-    /// The connection to the embedding program, if there is one.
-    program: Option<Box<ProgramLink>>,
-    proxy_calls: ProxyCalls,
-    forwarded: ForwardedTable,
-    emitter: WebhookEmitter,
-    gate: FanoutGate,
+    fanout: Fanout,
     affected: AffectedCounter,
-    sweeps: Sweeps,
     drain: Option<Drain>,
 }
 
@@ -172,7 +149,9 @@ impl<'w> Worker<'w> {
         let config = LoopConfig { spare_buffers_max: SPARE_BUFFERS_MAX, ..LoopConfig::default() };
         let mut event_loop = EventLoop::new(config)?;
         let mut worker = Worker::new(index, incarnation, state, endpoint, boot)?;
-        worker.begin_program(event_loop.context(), incarnation)?;
+        let turn = &mut worker.core.turn(event_loop.context());
+        worker.clients.deciders.begin_program(turn, incarnation)?;
+        worker.clients.sessions.has_authorizer = worker.clients.deciders.has_authorizer();
         worker.start(event_loop.context())?;
         event_loop.run(&mut worker)
     }
@@ -200,77 +179,67 @@ impl<'w> Worker<'w> {
             settings.config.server.own_descriptor_tables && state.program.get().is_none(),
             state.workers(),
         );
-        Ok(Self {
+        let accept_limits =
+            AcceptLimits::new(&settings.config.limits, state.workers(), connections_max, seed);
+        let core = Core {
             index,
             hub: Hub::new(hub_config, Box::new(encoder(Some(deflater)))),
             encoder: encoder(None),
             clock,
             jitter: Jitter::new(seed),
-            listeners: Listeners::new(boot),
-            accept_limits: AcceptLimits::new(
-                &settings.config.limits,
-                state.workers(),
-                connections_max,
-                seed,
-            ),
             peers: PeerAddresses::default(),
-            buffers: BufferGate::default(),
-            heartbeat: Heartbeat::default(),
-            grants: Grants::default(),
-            capabilities: CapabilityTable::default(),
             budgets: Budgets::default(),
-            backlogs: Backlogs::default(),
             pending: PendingRequests::default(),
-            large_answers: LargeAnswers::default(),
-            connects: Connects::default(),
-            polls: Polls::default(),
-            api_calls: ApiCalls::default(),
-            push_calls: PushCalls::default(),
-            pusher: PusherSessions::new(seed),
-            backends: None,
-            engines: Engines::default(),
-            program: None,
-            proxy_calls: ProxyCalls::new(incarnation),
-            forwarded: ForwardedTable::default(),
+            api_answers: VecDeque::new(),
             emitter: WebhookEmitter::default(),
-            gate: FanoutGate::default(),
-            affected: AffectedCounter::default(),
-            sweeps: Sweeps::default(),
-            drain: None,
+            members_lost: false,
             state: Arc::clone(state),
             settings: RunningSettings::new(generation, settings),
             endpoint,
+        };
+        Ok(Self {
+            core,
+            front: Front::new(Listeners::new(boot), accept_limits),
+            clients: Clients::new(incarnation, seed),
+            api: Api::default(),
+            push: PushLink::default(),
+            engines: Engines::default(),
+            fanout: Fanout::default(),
+            affected: AffectedCounter::default(),
+            drain: None,
         })
     }
 
     /// Opens the listeners, and marks this worker as ready.
     fn start(&mut self, cx: &mut Context<Link>) -> io::Result<()> {
-        let (index, state) = (self.index, Arc::clone(&self.state));
-        if let Some(table) = &self.settings.user_connections {
+        let (index, state) = (self.core.index, Arc::clone(&self.core.state));
+        if let Some(table) = &self.core.settings.user_connections {
             // It has no sessions yet.
             table.set_counted(index);
         }
-        cx.register_fd(self.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
+        cx.register_fd(self.core.endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
         cx.run_every(1000, Timer::Second as u64);
-        cx.set_coalesce_ms(u64::from(self.settings.config.server.coalesce_ms));
-        self.bound_unauthenticated(cx);
-        self.bound_buffers(cx);
+        cx.set_coalesce_ms(u64::from(self.core.settings.config.server.coalesce_ms));
+        self.front.bound_unauthenticated(&mut self.core.turn(cx));
+        self.front.bound_buffers(&mut self.core.turn(cx));
         if state.lifecycle() == Lifecycle::Draining {
             state.worker_drained(index);
         } else {
-            self.listeners.open_all(cx, &state, &self.settings)?;
+            self.front.listeners.open_all(cx, &state, &self.core.settings)?;
         }
-        self.apply_pacing(None);
-        self.apply_hooks();
-        self.apply_proxies();
-        if !(self.settings.config.engines.is_empty() && self.settings.engines.is_empty()) {
-            self.apply_engines(cx);
+        self.fanout.apply_pacing(&mut self.core, None);
+        self.core.apply_hooks();
+        self.clients.apply_proxies(&self.core);
+        if !(self.core.settings.config.engines.is_empty() && self.core.settings.engines.is_empty())
+        {
+            self.engines.apply_engines(&mut self.core.turn(cx));
+            self.settle(cx);
         }
-        self.apply_cluster();
+        self.core.apply_cluster();
         // An earlier incarnation may have set another bound.
-        self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
-        state.loop_stats[index].runs(self.settings.revision);
-        if state.rollout.adopted(index, self.settings.generation()) {
+        self.core.endpoint.set_ring_slots(self.core.settings.config.limits.bus_slots as usize);
+        state.loop_stats[index].runs(self.core.settings.revision);
+        if state.rollout.adopted(index, self.core.settings.generation()) {
             // The admin thread has asked the incarnation before this one.
             self.confirm_adoption();
         }
@@ -280,122 +249,89 @@ impl<'w> Worker<'w> {
 
     /// Does the work at the end of each turn, after the sockets' events.
     fn turn(&mut self, cx: &mut Context<Link>) {
-        self.make_large_answers(cx);
-        self.receive_from_engines(cx);
+        self.clients.make_large_answers(&mut self.core.turn(cx));
+        for _ in 0..EVENTS_PER_TURN {
+            if !self.engines.receive_from_engines(&mut self.core.turn(cx)) {
+                break;
+            }
+            self.settle(cx);
+            if self.core.hub.wants_flush() {
+                self.clients.flush_outboxes(&mut self.core.turn(cx));
+            }
+        }
         for _ in 0..MESSAGES_PER_TURN {
-            let Some((from, message)) = self.endpoint.recv() else { break };
+            let Some((from, message)) = self.core.endpoint.recv() else { break };
             self.receive(cx, from, message);
-            if self.hub.wants_flush() {
-                self.flush_outboxes(cx);
+            if self.core.hub.wants_flush() {
+                self.clients.flush_outboxes(&mut self.core.turn(cx));
             }
         }
-        self.charge_answers(cx);
-        self.run_backlogs(cx);
-        let now = self.now(cx);
-        if self.hub.poll_timeout().is_some_and(|at| at <= now.ms) {
-            self.hub.handle_timeout(now);
+        let turn = &mut self.core.turn(cx);
+        turn.charge_answers();
+        self.clients.run_backlogs(turn);
+        self.api.run_calls(turn, &mut self.clients);
+        turn.core.budgets.begin_turn();
+        self.clients.arm_backlog_timer(turn);
+        let now = turn.now();
+        if turn.core.hub.poll_timeout().is_some_and(|at| at <= now.ms) {
+            turn.core.hub.handle_timeout(now);
         }
-        self.drain_events(cx);
-        self.hub.begin_flush(now);
-        self.poll_fanout_slot();
-        self.flush_outboxes(cx);
-        if self.gate.is_granted() && !self.broadcasts_are_due() {
-            self.poll_fanout_slot();
+        self.api.settle(turn, &mut self.clients);
+        turn.core.hub.begin_flush(now);
+        self.fanout.poll_fanout_slot(turn.core);
+        self.clients.flush_outboxes(turn);
+        if self.fanout.gate.is_granted() && !turn.core.broadcasts_are_due() {
+            self.fanout.poll_fanout_slot(turn.core);
         }
-        self.publish_pressure();
+        self.fanout.publish_pressure(turn.core);
         // A write may have ended sessions, which concerns other workers.
-        self.drain_events(cx);
-        self.send_to_engines(cx);
-        self.request_member_lists(cx);
-        self.transmit();
-        let retry_ms = [self.hub.poll_timeout(), self.engines.poll_timeout()];
-        let (flush_ms, retry_ms) = (self.hub.flush_due_ms(), retry_ms.into_iter().flatten().min());
-        if let Some(delay_ms) = self.gate.arm_timer(self.clock.now().ms, flush_ms, retry_ms) {
-            cx.run_after(delay_ms, Timer::Fanout as u64);
+        self.api.settle(turn, &mut self.clients);
+        self.engines.send_to_engines(turn);
+        self.clients.request_member_lists(turn);
+        turn.core.transmit();
+        let retry_ms = [turn.core.hub.poll_timeout(), self.engines.poll_timeout()];
+        let retry_ms = retry_ms.into_iter().flatten().min();
+        let (now_ms, flush_ms) = (turn.core.clock.now().ms, turn.core.hub.flush_due_ms());
+        if let Some(delay_ms) = self.fanout.gate.arm_timer(now_ms, flush_ms, retry_ms) {
+            turn.cx.run_after(delay_ms, Timer::Fanout as u64);
         }
     }
 
-    /// Sends the hub's messages to other workers, and wakes those that sleep.
-    fn transmit(&mut self) {
-        self.report_members();
-        self.report_occupancy();
-        while let Some((to, message)) = self.hub.poll_transmit() {
-            let worker = self.state.bus.worker(to.into());
-            let refused = self.endpoint.send(worker, WorkerMessage::Hub(message)).err();
-            if let Some(WorkerMessage::Hub(message)) = refused.map(SendError::into_value) {
-                self.hub.requeue(to, message);
-            }
-        }
-        let woken = self.endpoint.flush();
-        self.state.counters[self.index].add(Metric::BusWakes, woken as u64);
-    }
-
-    /// Returns a token for a request of `pending` to the hub. `None`: too many requests are pending, and the requester is
-    /// answered.
-    fn token(&mut self, cx: &mut Context<Link>, pending: Pending) -> Option<u64> {
-        let timeout_ms = self.settings.config.limits.bus_request_timeout_ms;
-        match self.pending.insert(cx.now_ms(), timeout_ms, pending) {
-            Ok(token) => Some(token),
-            Err(pending) => {
-                self.fail(cx, &pending, dunlin_hub::Error::Overloaded);
-                None
-            }
-        }
+    /// Lets the hub work, and passes its events to clients and to calls.
+    fn settle(&mut self, cx: &mut Context<Link>) {
+        self.api.settle(&mut self.core.turn(cx), &mut self.clients);
     }
 
     /// Updates the clock and the gauges, and expires requests; called once a second.
     fn second(&mut self, cx: &mut Context<Link>) {
-        self.clock.sync(cx.now_ms(), unix_ms());
-        for pending in self.pending.expire(cx.now_ms()) {
-            self.fail(cx, &pending, dunlin_hub::Error::Timeout);
+        let turn = &mut self.core.turn(cx);
+        turn.core.clock.sync(turn.cx.now_ms(), unix_ms());
+        for pending in turn.core.pending.expire(turn.cx.now_ms()) {
+            self.clients.fail(turn, &pending, dunlin_hub::Error::Timeout);
         }
-        self.end_revoked_tokens(cx);
-        self.expire_decisions(cx);
-        self.look_at_members();
-        self.expire_counts(cx);
+        self.clients.end_revoked_tokens(turn);
+        self.clients.expire_decisions(turn);
+        turn.core.look_at_members();
+        self.clients.expire_counts(turn);
         self.publish_gauges(cx);
-        self.publish_tenant_figures();
-        self.sweeps.handle_second();
-        self.look_at_buffers(cx);
-        self.budgets.sweep(cx.now_ms());
-        self.state.budgets.sweep(self.index, self.state.workers(), self.state.uptime_ms());
-        self.transmit_to_push();
-        if (cx.now_ms() / 1000).is_multiple_of(TRIM_S) {
+        let turn = &mut self.core.turn(cx);
+        self.clients.publish_tenant_figures(turn.core);
+        self.clients.sweeps.handle_second();
+        self.front.look_at_buffers(turn);
+        self.push.transmit_to_push(turn.core);
+        let now_ms = turn.cx.now_ms();
+        let Core { budgets, state, endpoint, index, .. } = turn.core;
+        budgets.sweep(now_ms);
+        state.budgets.sweep(*index, state.workers(), state.uptime_ms());
+        if (now_ms / 1000).is_multiple_of(TRIM_S) {
             // A burst makes rings grow; quiet rings release their memory here.
-            self.endpoint.trim();
+            endpoint.trim();
         }
-        if self.state.workers() > 1 {
-            let next = (self.index + 1) % self.state.workers();
+        if state.workers() > 1 {
+            let next = state.bus.worker((*index + 1) % state.workers());
             // A ring that is full has no room to measure.
-            let next = self.state.bus.worker(next);
-            let _ = self.endpoint.send(next, WorkerMessage::LatencyProbe(Instant::now()));
+            let _ = endpoint.send(next, WorkerMessage::LatencyProbe(Instant::now()));
         }
-    }
-
-    /// Answers a request that did not reach the hub, or that the hub did not answer.
-    fn fail(&mut self, cx: &mut Context<Link>, pending: &Pending, error: dunlin_hub::Error) {
-        match *pending {
-            Pending::Command { session, id } | Pending::ChargedCommand { session, id, .. } => {
-                self.count(Metric::CommandErrors);
-                self.reply(session, id, &Reply::Error(&error.into()));
-            }
-            Pending::Pusher { session } => self.pusher_failed(session, error),
-            Pending::PusherSignIn { session, .. } => self.sign_in_failed(cx, session),
-            Pending::MemberList(ref request) => {
-                self.member_list_read(cx, request, Err(MemberListError::Unavailable));
-            }
-            // The callers of `token` handle these, because they hold the needed state.
-            Pending::Connect { .. } | Pending::Poll { .. } => {}
-            Pending::Api(place) => self.api_answered(cx, place, Err(error.into())),
-        }
-    }
-
-    fn now(&mut self, cx: &Context<Link>) -> Now {
-        self.clock.set(cx.now_ms())
-    }
-
-    fn count(&self, metric: Metric) {
-        self.state.counters[self.index].count(metric);
     }
 }
 
@@ -410,40 +346,43 @@ impl Handler for Worker<'_> {
         peer: Option<SocketAddr>,
         link: &mut Link,
     ) -> Admit {
-        self.handle_accept(cx, listener, peer, link)
+        self.front.handle_accept(&mut self.core.turn(cx), listener, peer, link)
     }
 
     fn on_accept_failed(&mut self, cx: &mut Context<Link>, _: ListenerId, error: &io::Error) {
-        if self.state.lifecycle() == Lifecycle::Draining {
+        if self.core.state.lifecycle() == Lifecycle::Draining {
             // The control thread has shut the listeners down, and its message is still on the bus.
             return;
         }
-        self.count(Metric::RefusedDescriptors);
-        if let Some(before) = self.accept_limits.handle_failure(cx.now_ms()) {
-            let worker = self.index;
+        self.core.count(Metric::RefusedDescriptors);
+        if let Some(before) = self.front.accept_limits.handle_failure(cx.now_ms()) {
+            let worker = self.core.index;
             tracing::warn!(worker, before, %error, "accepting pauses; see `dunlin check`");
         }
     }
 
     fn on_open(&mut self, _: &mut Context<Link>, _: ConnId) {
-        self.count(Metric::Accepted);
+        self.core.count(Metric::Accepted);
     }
 
     fn on_open_failed(&mut self, _: &mut Context<Link>, link: Link, _: &io::Error) {
-        self.release_peer(link.peer);
+        self.core.release_peer(link.peer);
     }
 
     fn on_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         match cx.data(conn).map(|link| link.role) {
-            Some(Role::Backend) => self.with_backends(|client| client.on_writable(cx, conn)),
-            Some(Role::Engine) => self.engine_writable(cx, conn),
-            _ => self.writable(cx, conn),
+            Some(Role::Backend) => {
+                self.clients.deciders.with_backends(|client| client.on_writable(cx, conn))
+            }
+            Some(Role::Engine) => self.engines.engine_writable(&mut self.core.turn(cx), conn),
+            Some(Role::Push) => self.push.push_writable(&mut self.core.turn(cx), conn),
+            _ => self.clients.writable(&mut self.core.turn(cx), conn),
         }
     }
 
     fn on_connect(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        if !self.engine_connected(cx, conn) {
-            self.backend_connected(cx, conn);
+        if !self.engines.engine_connected(&mut self.core.turn(cx), conn) {
+            self.clients.deciders.backend_connected(&mut self.core.turn(cx), conn);
         }
     }
 
@@ -454,134 +393,149 @@ impl Handler for Worker<'_> {
         link: Link,
         error: &io::Error,
     ) {
-        if !self.engine_connect_failed(cx, conn, error) {
-            self.with_backends(|client| client.on_connect_failed(cx, conn, link, error));
+        if !self.engines.engine_connect_failed(&mut self.core.turn(cx), conn, error) {
+            self.clients
+                .deciders
+                .with_backends(|client| client.on_connect_failed(cx, conn, link, error));
         }
     }
 
     fn on_secure(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.engine_secure(cx, conn);
+        self.engines.engine_secure(&mut self.core.turn(cx), conn);
     }
 
     fn on_tls_failed(&mut self, cx: &mut Context<Link>, conn: ConnId, error: &io::Error) {
-        self.engine_tls_failed(cx, conn, error);
+        self.engines.engine_tls_failed(&mut self.core.turn(cx), conn, error);
     }
 
     fn on_data(&mut self, cx: &mut Context<Link>, conn: ConnId, bytes: &[u8]) {
         if cx.data(conn).is_some_and(|link| link.role == Role::Engine) {
-            return self.engine_data(cx, conn, bytes);
+            return self.engines.engine_data(&mut self.core.turn(cx), conn, bytes);
         }
-        self.with_backends(|client| client.on_data(cx, conn, bytes));
+        self.clients.deciders.with_backends(|client| client.on_data(cx, conn, bytes));
     }
 
     fn on_eof(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         if cx.data(conn).is_some_and(|link| link.role == Role::Engine) {
             return cx.close(conn);
         }
-        self.with_backends(|client| client.on_eof(cx, conn));
+        self.clients.deciders.with_backends(|client| client.on_eof(cx, conn));
     }
 
     fn on_close(&mut self, cx: &mut Context<Link>, conn: ConnId, link: Link, reason: CloseReason) {
         if link.role == Role::Backend {
-            return self.backend_closed(cx, conn, link, reason);
+            return self.clients.deciders.backend_closed(
+                &mut self.core.turn(cx),
+                conn,
+                link,
+                reason,
+            );
         }
         if link.role == Role::Engine {
-            return self.engine_closed(cx, conn);
+            return self.engines.engine_closed(&mut self.core.turn(cx), conn);
         }
-        self.count(Metric::Closed);
-        self.backlogs.remove(conn);
-        self.proxied_closed(cx, conn);
+        self.core.count(Metric::Closed);
+        self.clients.backlogs.remove(conn);
+        self.clients.sessions.forwarded.forget(conn);
+        self.clients.deciders.proxied_closed(&mut self.core.turn(cx), conn);
         if link.role == Role::Push {
-            self.push_closed(conn);
+            self.push.push_closed(&mut self.core, conn);
         }
         if reason == CloseReason::TimedOut {
-            self.count(Metric::DeadlinesMissed);
+            self.core.count(Metric::DeadlinesMissed);
         }
-        self.release_peer(link.peer);
+        self.core.release_peer(link.peer);
         if let Some(session) = link.session() {
-            self.heartbeat.release(link.params());
-            self.session_closed(cx, session);
+            self.clients.sessions.heartbeat.release(link.params());
+            self.clients.session_closed(&mut self.core.turn(cx), session);
         }
     }
 
     fn on_deadline(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.handle_deadline(cx, conn);
+        self.clients.handle_deadline(&mut self.core.turn(cx), conn);
     }
 
     fn on_timer(&mut self, cx: &mut Context<Link>, timer: TimerId, data: u64) {
         match Timer::from_u64(data) {
             Some(Timer::Backends) => {
-                self.engine_timer(cx, timer);
-                self.with_backends(|client| client.on_timer(cx, timer, data));
+                self.engines.engine_timer(&mut self.core.turn(cx), timer);
+                self.clients.deciders.with_backends(|client| client.on_timer(cx, timer, data));
             }
             Some(Timer::Second) => self.second(cx),
             Some(Timer::Drain) => self.drain_step(cx),
-            Some(Timer::Accept) => self.accept_again(cx),
-            Some(Timer::Handshake) => self.shake_hands_again(cx),
-            Some(Timer::Fanout) => self.gate.handle_timer(),
-            Some(Timer::Calls) => self.api_calls.handle_timer(),
-            Some(Timer::Backlog) => self.backlogs.handle_timer(cx.now_ms()),
+            Some(Timer::Accept) => self.front.accept_again(&mut self.core.turn(cx)),
+            Some(Timer::Handshake) => self.front.shake_hands_again(&mut self.core.turn(cx)),
+            Some(Timer::Fanout) => self.fanout.gate.handle_timer(),
+            Some(Timer::Calls) => self.api.api_calls.handle_timer(),
+            Some(Timer::Backlog) => self.clients.backlogs.handle_timer(cx.now_ms()),
             None => debug_assert!(false, "a timer without a name"),
         }
     }
 
     fn on_fd(&mut self, cx: &mut Context<Link>, token: u64, _: Ready) {
         if token == INBOX {
-            self.receive_letters(cx);
+            self.receive_from_program(cx);
         }
     }
 
     fn on_tick(&mut self, cx: &mut Context<Link>) {
         // What this turn has done was done under the snapshot it began with.
         self.adopt_newest(cx);
-        self.continue_withdrawal(cx);
-        self.continue_tenant_sweep(cx);
-        self.continue_counting_users();
-        self.continue_walks(cx);
-        self.expire_subscriptions(cx);
-        self.handle_answers(cx);
+        self.clients.continue_withdrawal(&mut self.core.turn(cx));
+        self.clients.continue_tenant_sweep(&mut self.core.turn(cx));
+        self.clients.continue_counting_users(&mut self.core);
+        self.clients.continue_walks(&mut self.core.turn(cx));
+        self.clients.expire_subscriptions(&mut self.core.turn(cx));
+        self.clients.handle_answers(&mut self.core.turn(cx));
         self.turn(cx);
-        self.send_to_backends(cx);
-        self.enforce_buffer_limits(cx);
+        self.clients.deciders.send_to_backends(&mut self.core.turn(cx));
+        self.front.enforce_buffer_limits(&mut self.core.turn(cx));
         self.count_affected(cx);
-        self.state.loop_stats[self.index].turn_ends();
+        self.core.state.loop_stats[self.core.index].turn_ends();
     }
 
     fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
-        if !self.gate.is_waiting() && self.broadcasts_are_due() {
-            if self.state.fanout_scheduler.is_limited() {
+        if !self.fanout.gate.is_waiting() && self.core.broadcasts_are_due() {
+            if self.core.state.fanout_scheduler.is_limited() {
                 // Workers that something has woken meanwhile go first.
                 std::thread::yield_now();
             }
             return Sleep::Poll;
         }
-        let waits = self.sweeps.is_due()
-            || self.hub.has_walks()
-            || self.backlogs.is_ready(self.clock.now().ms)
-            || self.api_calls.is_ready()
-            || !self.large_answers.is_idle()
-            || self.subscriptions_have_expired()
-            || self.has_answers()
-            || self.has_engine_events();
+        let waits = self.clients.sweeps.is_due()
+            || self.core.hub.has_walks()
+            || self.clients.backlogs.is_ready(self.core.clock.now().ms)
+            || self.api.api_calls.is_ready()
+            || !self.core.api_answers.is_empty()
+            || !self.clients.large_answers.is_idle()
+            || self.clients.sessions.subscriptions_have_expired(&self.core)
+            || self.clients.deciders.has_answers()
+            || self.engines.has_engine_events();
         if !self.affected.is_idle() || waits {
             return Sleep::Poll;
         }
-        if !self.endpoint.prepare_sleep() {
+        if !self.core.endpoint.prepare_sleep() {
             return Sleep::Poll;
         }
         // Rule 7 of the data plane: from here until `on_wake` this worker acts on no snapshot at all.
-        if self.state.rollout.try_sleep(self.index, self.settings.generation()).is_err() {
-            self.endpoint.wake();
+        if self
+            .core
+            .state
+            .rollout
+            .try_sleep(self.core.index, self.core.settings.generation())
+            .is_err()
+        {
+            self.core.endpoint.wake();
             return Sleep::Poll;
         }
-        self.state.loop_stats[self.index].sleeps();
+        self.core.state.loop_stats[self.core.index].sleeps();
         Sleep::Block
     }
 
     fn on_wake(&mut self, cx: &mut Context<Link>) {
-        self.endpoint.wake();
-        self.state.rollout.wake(self.index, self.settings.generation());
-        self.state.loop_stats[self.index].wakes();
+        self.core.endpoint.wake();
+        self.core.state.rollout.wake(self.core.index, self.core.settings.generation());
+        self.core.state.loop_stats[self.core.index].wakes();
         self.adopt_newest(cx);
     }
 }
@@ -603,16 +557,16 @@ impl HttpHandler for Worker<'_> {
         request: &http::Request<'_>,
     ) {
         let conn = id.conn();
-        self.count(Metric::HttpRequests);
-        if let Err(answer) = self.attribute(cx, conn, request) {
-            self.answer(cx, conn, &answer);
+        self.core.count(Metric::HttpRequests);
+        if let Err(answer) = self.front.attribute(&mut self.core.turn(cx), conn, request) {
+            self.core.turn(cx).answer(conn, &answer);
             return cx.close(conn);
         }
         self.route(cx, conn, request);
     }
 
     fn on_http_error(&mut self, cx: &mut Context<Link>, conn: ConnId, error: http::Error) {
-        self.http_error(cx, conn, error);
+        self.core.turn(cx).http_error(conn, error);
     }
 }
 
@@ -623,19 +577,19 @@ impl WebSocketHandler for Worker<'_> {
         conn: ConnId,
         message: websocket::Message<'_>,
     ) {
-        self.websocket_message(cx, conn, &message);
+        self.clients.websocket_message(&mut self.core.turn(cx), conn, &message);
     }
 
     fn on_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
-        self.websocket_ping(cx, conn, payload);
+        self.clients.websocket_ping(&mut self.core.turn(cx), conn, payload);
     }
 
     fn on_pong(&mut self, cx: &mut Context<Link>, conn: ConnId, _: &[u8]) {
-        self.websocket_pong(cx, conn);
+        self.clients.websocket_pong(&mut self.core.turn(cx), conn);
     }
 
     fn on_close_frame(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16, _: &str) {
-        self.websocket_closed(cx, conn, code);
+        self.clients.websocket_closed(&mut self.core.turn(cx), conn, code);
     }
 
     fn on_websocket_error(
@@ -644,7 +598,7 @@ impl WebSocketHandler for Worker<'_> {
         conn: ConnId,
         error: &websocket::ProtocolError,
     ) {
-        self.websocket_error(cx, conn, error);
+        self.clients.websocket_error(&mut self.core.turn(cx), conn, error);
     }
 }
 
@@ -652,12 +606,12 @@ impl Drop for Worker<'_> {
     /// Also when a panic ends it: its connections are closed with its descriptor table, nobody else could give their
     /// places back.
     fn drop(&mut self) {
-        self.gate.report_behind(&self.state.pressure, self.index, [].into_iter());
-        if let Some(table) = &self.settings.user_connections {
-            table.forget(self.index);
+        self.fanout.gate.report_behind(&self.core.state.pressure, self.core.index, [].into_iter());
+        if let Some(table) = &self.core.settings.user_connections {
+            table.forget(self.core.index);
         }
-        for (address, authenticated) in self.peers.release_all() {
-            self.state.admissions.release(address, authenticated);
+        for (address, authenticated) in self.core.peers.release_all() {
+            self.core.state.admissions.release(address, authenticated);
         }
     }
 }

@@ -16,9 +16,10 @@ use dunlin_hub::{
 use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
-use super::Worker;
 use super::connect::one_line;
 use super::parts::{CapabilityTable, ForwardedTable, Grant, GrantToken, Grants, TokenFacts};
+use super::sessions::Sessions;
+use super::turn::Core;
 use crate::auth::OptionsOverride;
 use crate::auth::{self, Allow, Identity};
 use crate::namespace::Namespace;
@@ -392,11 +393,11 @@ impl Standings<'_> {
     }
 }
 
-impl Worker<'_> {
+impl Sessions {
     /// Returns the user of a session and, if an expression reads it, the connection's `meta`.
-    fn subject(&self, session: SessionId) -> Subject<'_> {
-        let Some(view) = self.hub.session(session) else { return Subject { user: "", meta: None } };
-        let looks_at_meta = self.settings.looks_at_meta;
+    fn subject<'w>(&'w self, core: &'w Core<'_>, session: SessionId) -> Subject<'w> {
+        let Some(view) = core.hub.session(session) else { return Subject { user: "", meta: None } };
+        let looks_at_meta = core.settings.looks_at_meta;
         let meta = looks_at_meta.then(|| self.forwarded.meta(ConnId::from_u64(view.tag)));
         Subject { user: view.user, meta: meta.flatten() }
     }
@@ -407,12 +408,13 @@ impl Worker<'_> {
     /// As [`namespace_of`](Self::namespace_of).
     pub(super) fn claim<'w>(
         &'w self,
+        core: &'w Core<'_>,
         session: SessionId,
         channel: &'w str,
     ) -> Result<Claim<'w>, Error<'static>> {
-        let namespace = self.namespace_of(channel)?;
-        let capable = self.capabilities.of_session(&self.settings, session, channel);
-        Ok(Claim { namespace, channel, subject: self.subject(session), capable })
+        let namespace = core.namespace_of(channel)?;
+        let capable = self.capabilities.of_session(&core.settings, session, channel);
+        Ok(Claim { namespace, channel, subject: self.subject(core, session), capable })
     }
 
     /// Returns the claim of a client that is coming in.
@@ -421,11 +423,12 @@ impl Worker<'_> {
     /// As [`namespace_of`](Self::namespace_of).
     pub(super) fn claim_of<'w>(
         &'w self,
+        core: &'w Core<'_>,
         identity: &'w Identity,
         channel: &'w str,
     ) -> Result<Claim<'w>, Error<'static>> {
-        let namespace = self.namespace_of(channel)?;
-        let capable = self.capabilities.granted(&self.settings, &identity.capabilities, channel);
+        let namespace = core.namespace_of(channel)?;
+        let capable = self.capabilities.granted(&core.settings, &identity.capabilities, channel);
         let meta = identity.meta.as_deref();
         let meta = meta.map(|meta| identity.parsed_meta.get_or_init(|| Meta::from(meta)));
         let subject = Subject { user: &identity.user, meta };
@@ -435,17 +438,41 @@ impl Worker<'_> {
     /// Returns the options of the channel, if the session has this permission in it.
     pub(super) fn allowed(
         &self,
+        core: &Core<'_>,
         session: SessionId,
         channel: &str,
         permission: Permission,
     ) -> Result<Arc<ChannelOptions>, Error<'static>> {
-        let subscribed = self.hub.is_subscribed(session, channel);
-        let claim = self.claim(session, channel)?;
+        let subscribed = core.hub.is_subscribed(session, channel);
+        let claim = self.claim(core, session, channel)?;
         let capable = claim.capable.union(self.grants.allow(session, channel));
         Claim { capable, ..claim }.may(permission, subscribed)?;
         Ok(Arc::clone(&claim.namespace.options))
     }
 
+    /// Returns the proxy that decides about this permission in a channel. `None` also where it is not asked: for private and
+    /// user-limited channels, and for clients that an expression admits.
+    pub(super) fn proxy_of(
+        &self,
+        core: &Core<'_>,
+        session: SessionId,
+        channel: &str,
+        permission: Permission,
+    ) -> Option<Arc<str>> {
+        let namespace = core.settings.namespace(channel)?;
+        let is_private =
+            permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX);
+        let proxy = proxy(&namespace.rules, channel, permission).filter(|_| !is_private)?;
+        let subscribed = || core.hub.is_subscribed(session, channel);
+        let is_expressed = namespace.expressions.is_some()
+            && is_expressed(namespace, channel, subscribed(), permission, || {
+                self.subject(core, session)
+            });
+        (!is_expressed).then(|| Arc::clone(proxy))
+    }
+}
+
+impl Core<'_> {
     /// The namespace of a channel.
     ///
     /// # Errors
@@ -457,24 +484,6 @@ impl Worker<'_> {
                 .with_reason(format_args!("a channel name has at most {limit} bytes")));
         }
         self.settings.namespace(channel).ok_or_else(|| ErrorCode::UnknownChannel.into())
-    }
-
-    /// Returns the proxy that decides about this permission in a channel. `None` also where it is not asked: for private and
-    /// user-limited channels, and for clients that an expression admits.
-    pub(super) fn proxy_of(
-        &self,
-        session: SessionId,
-        channel: &str,
-        permission: Permission,
-    ) -> Option<Arc<str>> {
-        let namespace = self.settings.namespace(channel)?;
-        let is_private =
-            permission == Permission::Subscribe && bare(channel).starts_with(PRIVATE_PREFIX);
-        let proxy = proxy(&namespace.rules, channel, permission).filter(|_| !is_private)?;
-        let subscribed = || self.hub.is_subscribed(session, channel);
-        let is_expressed = namespace.expressions.is_some()
-            && is_expressed(namespace, channel, subscribed(), permission, || self.subject(session));
-        (!is_expressed).then(|| Arc::clone(proxy))
     }
 }
 

@@ -11,19 +11,20 @@ use std::sync::Arc;
 use dunlin_hub::{
     ChannelRef, Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions,
 };
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{CommandError, Error, ErrorCode, SubscribeRequest};
 use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
-use super::Worker;
+use super::clients::Clients;
 use super::connect::one_line;
 use super::key_wait::Unverified;
-use super::link::{Link, NO_PARAMS, Peer, Role};
+use super::link::{NO_PARAMS, Peer, Role};
 use super::parts::{Missed, Pending, Poll, PollStep};
 use super::permission::{Entitlement, Source};
 use super::program::{ImmediateDecision, NO_SESSION};
 use super::reply::PlainResponse;
+use super::turn::Turn;
 use crate::auth::Identity;
 use crate::metrics::Metric;
 
@@ -37,18 +38,18 @@ struct PollSubscription {
     entitlement: Entitlement,
 }
 
-impl Worker<'_> {
+impl Clients {
     /// Begins a poll. `credentials` is the token of the Authorization header, if there is one.
     pub(super) fn poll(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         query: &str,
         credentials: Option<&str>,
         origin: Option<&str>,
     ) {
-        self.count(Metric::Polls);
-        let config = &self.settings.config;
+        turn.core.count(Metric::Polls);
+        let config = &turn.core.settings.config;
         let limits = PollLimits {
             channels_max: config.limits.subscriptions_per_client_max as usize,
             channel_bytes_max: config.limits.channel_bytes_max,
@@ -58,74 +59,74 @@ impl Worker<'_> {
         let request = match PollRequest::parse(query, &limits) {
             Ok(request) => request,
             Err(malformed) => {
-                return self.answer_to(cx, conn, origin, PlainResponse::error(400, malformed));
+                return turn.answer_to(conn, origin, PlainResponse::error(400, malformed));
             }
         };
         let token =
             if request.token.is_empty() { credentials.unwrap_or("") } else { &request.token };
-        let identity = match self.identify(token) {
+        let identity = match self.sessions.identify(turn.core, token) {
             Ok(identity) => identity,
             Err(Unverified::Refused(error)) => {
                 let temporary = matches!(&error, CommandError::Reply(error) if error.temporary);
                 let status = if temporary { 503 } else { 401 };
                 let answer = PlainResponse::error(status, error_text(error));
-                return self.answer_to(cx, conn, origin, answer);
+                return turn.answer_to(conn, origin, answer);
             }
             Err(Unverified::KeyPending) => {
-                self.want_keys();
+                self.want_keys(turn.core);
                 let answer = PlainResponse::error(503, "the key of the token is being fetched");
-                return self.answer_to(cx, conn, origin, answer.header("Retry-After", "1"));
+                return turn.answer_to(conn, origin, answer.header("Retry-After", "1"));
             }
         };
         let mut subscriptions = Vec::with_capacity(request.channels.len());
         for channel in &request.channels {
-            match self.poll_subscription(cx, conn, &identity, (&request, channel)) {
+            match self.poll_subscription(turn, conn, &identity, (&request, channel)) {
                 Ok(subscription) => subscriptions.push(subscription),
                 Err(error) => {
                     let status = if error.code == 102 { 404 } else { 403 };
                     let why = format!("channel {channel:?}: {}", error.message);
-                    return self.answer_to(cx, conn, origin, PlainResponse::error(status, why));
+                    return turn.answer_to(conn, origin, PlainResponse::error(status, why));
                 }
             }
         }
         let user = &identity.user;
-        let peer = cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
+        let peer = turn.cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
         let channels = || subscriptions.iter().map(|of| &*of.channel);
-        let wait_ms = self.wait_to_begin(user, peer, channels());
+        let wait_ms = turn.core.wait_to_begin(user, peer, channels());
         if wait_ms > 0 {
             let after_s = wait_ms.div_ceil(1000).to_string();
             let answer =
                 PlainResponse::error(429, "too many requests").header("Retry-After", &after_s);
-            return self.answer_to(cx, conn, origin, answer);
+            return turn.answer_to(conn, origin, answer);
         }
-        if !self.has_room_for(user) {
-            return self.answer_to(cx, conn, origin, PlainResponse::error(503, FULL));
+        if !turn.core.has_room_for(user) {
+            return turn.answer_to(conn, origin, PlainResponse::error(503, FULL));
         }
-        if let Err(error) = self.check_barred(&identity) {
-            self.population_changed(user);
+        if let Err(error) = self.sessions.check_barred(turn.core, &identity) {
+            turn.core.population_changed(user);
             let answer = PlainResponse::error(401, error_text(error));
-            return self.answer_to(cx, conn, origin, answer);
+            return turn.answer_to(conn, origin, answer);
         }
-        self.charge_subscriptions((None, user, peer), query.len(), channels());
-        let Some(session) = self.open_poll_session(cx, conn, &identity, peer) else {
-            self.population_changed(user);
+        turn.core.charge_subscriptions((None, user, peer), query.len(), channels());
+        let Some(session) = self.open_poll_session(turn, conn, &identity, peer) else {
+            turn.core.population_changed(user);
             let answer = PlainResponse::error(503, "too many sessions; try again later");
-            return self.answer_to(cx, conn, origin, answer);
+            return turn.answer_to(conn, origin, answer);
         };
-        self.begin_poll(cx, (conn, session), &identity, &request, (origin, subscriptions));
+        self.begin_poll(turn, (conn, session), &identity, &request, (origin, subscriptions));
     }
 
     /// The subscription of a poll to a channel that it may read, from where its cursor stands.
     fn poll_subscription(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         identity: &Identity,
         (request, channel): (&PollRequest<'_>, &str),
     ) -> Result<PollSubscription, Error<'static>> {
         let user = &*identity.user;
         let mut name = Cow::Borrowed(channel);
-        self.qualify(user, &mut name)?;
+        turn.core.qualify(user, &mut name)?;
         let since = match request.cursor.as_ref().map(|cursor| cursor.since(channel)) {
             None | Some(Since::Now) => None,
             Some(Since::Beginning) => Some(StreamPosition::default()),
@@ -138,26 +139,32 @@ impl Worker<'_> {
             ..SubscribeOptions::default()
         };
         let question = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
-        let decided = match self.consult_at_once(cx, (conn, NO_SESSION, user), &question) {
+        let decided = match self.deciders.consult_at_once(
+            turn,
+            &self.sessions.forwarded,
+            (conn, NO_SESSION, user),
+            &question,
+        ) {
             ImmediateDecision::Granted(result) => {
-                Some(self.granted_options(cx, result).unwrap_or_default())
+                Some(self.deciders.granted_options(turn, result).unwrap_or_default())
             }
             ImmediateDecision::Denied => return Err(ErrorCode::PermissionDenied.into()),
             ImmediateDecision::Rules => None,
         };
-        let facts = self.decision_facts(cx, &name, None);
+        let facts = self.sessions.decision_facts(turn, &name, None);
         let source = match &decided {
             Some(decided) => Source::Decision(decided, facts),
             None => Source::Client,
         };
-        let entitlement = self.claim_of(identity, &name)?.entitle(source, asked)?;
+        let entitlement =
+            self.sessions.claim_of(turn.core, identity, &name)?.entitle(source, asked)?;
         Ok(PollSubscription { channel: Arc::from(&*name), since, entitlement })
     }
 
     /// The session of a poll. `None`: there are too many.
     fn open_poll_session(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         identity: &Identity,
         peer: Peer,
@@ -166,22 +173,22 @@ impl Worker<'_> {
             tag: conn.to_u64(),
             encoding: Encoding::Poll.into(),
             user: &identity.user,
-            owner: self.owner_of(&identity.user, peer),
+            owner: turn.core.owner_of(&identity.user, peer),
             conn_info: None,
-            outbox_bytes_max: u32::try_from(self.settings.config.limits.outbox_bytes_max)
+            outbox_bytes_max: u32::try_from(turn.core.settings.config.limits.outbox_bytes_max)
                 .unwrap_or(u32::MAX),
             poll: true,
             held: true,
         };
-        let now = self.now(cx);
-        let session = self.hub.open_session(now, new).ok()?;
-        self.label(session, identity);
-        self.authenticated(cx, conn);
-        self.population_changed(&identity.user);
-        self.heartbeat.set_token(session, self.token_facts(identity));
-        self.capabilities.set(session, &identity.capabilities);
-        self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
-        if let Some(link) = cx.data(conn) {
+        let now = turn.now();
+        let session = turn.core.hub.open_session(now, new).ok()?;
+        turn.core.label(session, identity);
+        turn.authenticated(conn);
+        turn.core.population_changed(&identity.user);
+        self.sessions.heartbeat.set_token(session, turn.core.token_facts(identity));
+        self.sessions.capabilities.set(session, &identity.capabilities);
+        self.sessions.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Poll;
             link.set_session(Some(session), NO_PARAMS);
         }
@@ -191,13 +198,13 @@ impl Worker<'_> {
     /// Subscribes the session of a poll.
     fn begin_poll(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         (conn, session): (ConnId, SessionId),
         identity: &Identity,
         request: &PollRequest<'_>,
         (origin, subscriptions): (Option<&str>, Vec<PollSubscription>),
     ) {
-        let now = self.now(cx);
+        let now = turn.now();
         let channels = subscriptions.iter().map(|of| {
             let Entitlement { options, subscribe, .. } = &of.entitlement;
             let missed = match subscribe.recoverable {
@@ -207,10 +214,10 @@ impl Worker<'_> {
             };
             (Arc::clone(&of.channel), of.since, missed)
         });
-        let limits = &self.settings.config.limits;
+        let limits = &turn.core.settings.config.limits;
         let bytes_max = limits.answer_bytes_max.min(limits.outbox_bytes_max);
         // A poll that waits ends with its token.
-        let token = self.token_facts(identity);
+        let token = turn.core.token_facts(identity);
         let timeout_ms = match token.map_or(0, |token| token.ttl_s(now)) {
             // A client that gives up before the first response would have no position to continue from.
             _ if subscriptions.iter().any(|of| of.since.is_none()) => 0,
@@ -222,27 +229,27 @@ impl Worker<'_> {
         for PollSubscription { channel, entitlement, .. } in subscriptions {
             let Entitlement { options, subscribe, grant, .. } = entitlement;
             let pending = Pending::Poll { session, channel: Arc::clone(&channel) };
-            let Some(token) = self.token(cx, pending) else {
-                return self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
+            let Some(token) = self.token(turn, pending) else {
+                return self.poll_failed(turn, session, dunlin_hub::Error::Overloaded);
             };
             if let Some(grant) = grant {
-                self.grants.insert(session, &channel, grant);
+                self.sessions.grants.insert(session, &channel, grant);
             }
             let channel = ChannelRef::new(&channel, &options);
-            self.hub.handle_subscribe(now, token, session, channel, subscribe);
+            turn.core.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
-        self.drain_events(cx);
+        self.drain_events(turn);
     }
 
     /// A subscription of a poll that was made or has ended, or a page of history.
     pub(super) fn poll_progress(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         channel: &Arc<str>,
         event: Event,
     ) {
-        let page_max = self.settings.config.limits.recovery_messages_max;
+        let page_max = turn.core.settings.config.limits.recovery_messages_max;
         let step = match event {
             Event::Subscribed { result, .. } => {
                 self.polls.handle_subscribed(session, channel, result, page_max)
@@ -257,30 +264,30 @@ impl Worker<'_> {
         };
         match step {
             PollStep::Wait => {}
-            PollStep::ReadHistory(filter) => self.read_history(cx, session, channel, filter),
+            PollStep::ReadHistory(filter) => self.read_history(turn, session, channel, filter),
             PollStep::Park { conn, timeout_ms } => {
-                self.hub.release(session, |_| {});
-                cx.set_deadline(conn, Some(cx.now_ms() + u64::from(timeout_ms)));
+                turn.core.hub.release(session, |_| {});
+                turn.cx.set_deadline(conn, Some(turn.cx.now_ms() + u64::from(timeout_ms)));
             }
             PollStep::Respond => self.polls.make_due(session),
-            PollStep::Fail(error) => self.poll_failed(cx, session, error),
+            PollStep::Fail(error) => self.poll_failed(turn, session, error),
         }
     }
 
     fn read_history(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         channel: &Arc<str>,
         filter: HistoryFilter,
     ) {
-        let options = self.settings.namespace(channel).map(|of| Arc::clone(&of.options));
+        let options = turn.core.settings.namespace(channel).map(|of| Arc::clone(&of.options));
         let pending = Pending::Poll { session, channel: Arc::clone(channel) };
-        if let (Some(options), Some(token)) = (options, self.token(cx, pending)) {
-            let now = self.now(cx);
-            let owner = self.hub.owner(session);
+        if let (Some(options), Some(token)) = (options, self.token(turn, pending)) {
+            let now = turn.now();
+            let owner = turn.core.hub.owner(session);
             let filter = HistoryFilter { bytes_max: Some(options.recovery_bytes_max), ..filter };
-            return self.hub.handle_history(
+            return turn.core.hub.handle_history(
                 now,
                 token,
                 ChannelRef::new(channel, &options),
@@ -288,87 +295,86 @@ impl Worker<'_> {
                 owner,
             );
         }
-        self.poll_failed(cx, session, dunlin_hub::Error::Overloaded);
+        self.poll_failed(turn, session, dunlin_hub::Error::Overloaded);
     }
 
     /// Answers with what there is, which may be nothing: something was published, or the poll has timed out.
-    pub(super) fn answer_poll(&mut self, cx: &mut Context<Link>, session: SessionId) {
+    pub(super) fn answer_poll(&mut self, turn: &mut Turn<'_, '_>, session: SessionId) {
         let Some(mut poll) = self.polls.take(session) else { return };
         if poll.wants_outbox() {
             loop {
                 let mut slices = [std::io::IoSlice::new(&[]); 32];
-                let pieces = self.hub.outbox(session, &mut slices);
+                let pieces = turn.core.hub.outbox(session, &mut slices);
                 let items = &slices[..pieces];
                 items.iter().for_each(|items| poll.handle_outbox(items));
                 let taken: usize = items.iter().map(|items| items.len()).sum();
                 if taken == 0 {
                     break;
                 }
-                self.hub.advance(session, taken);
+                turn.core.hub.advance(session, taken);
             }
-            poll.set_positions(|channel| self.hub.position(session, channel));
+            poll.set_positions(|channel| turn.core.hub.position(session, channel));
         }
         let body = poll.encode();
-        if let (Some(view), Some(link)) = (self.hub.session(session), cx.data(poll.conn)) {
+        if let (Some(view), Some(link)) = (turn.core.hub.session(session), turn.cx.data(poll.conn))
+        {
             let who = (&*view.user.to_owned(), link.peer);
-            self.charge_response(who, body.len(), poll.channels());
+            turn.core.charge_response(who, body.len(), poll.channels());
         }
-        self.end_poll(cx, session, poll.conn);
+        self.end_poll(turn, session, poll.conn);
         let answer = PlainResponse::json(200, body);
-        self.answer_to(cx, poll.conn, poll.origin.as_deref(), answer);
+        turn.answer_to(poll.conn, poll.origin.as_deref(), answer);
     }
 
     /// The hub has ended a poll's session, since more came in one turn than its outbox holds.
-    pub(super) fn poll_overflowed(&mut self, cx: &mut Context<Link>, session: SessionId) {
+    pub(super) fn poll_overflowed(&mut self, turn: &mut Turn<'_, '_>, session: SessionId) {
         self.polls.handle_overflow(session);
-        self.answer_poll(cx, session);
+        self.answer_poll(turn, session);
     }
 
     fn poll_failed(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         error: dunlin_hub::Error,
     ) {
         let Some(poll) = self.polls.take(session) else { return };
-        self.end_poll(cx, session, poll.conn);
+        self.end_poll(turn, session, poll.conn);
         let status = if error.is_temporary() { 503 } else { 400 };
-        self.answer_to(cx, poll.conn, poll.origin.as_deref(), PlainResponse::error(status, error));
+        turn.answer_to(poll.conn, poll.origin.as_deref(), PlainResponse::error(status, error));
     }
 
     /// Ends the polls whose clients would not be let in any more. `is_let_in`: by user and the key of the token, if there is one.
     pub(super) fn end_polls(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         is_let_in: impl Fn(&str, Option<u64>) -> bool,
     ) {
-        let user = |session| self.hub.session(session).map_or("", |view| view.user);
+        let user = |session| turn.core.hub.session(session).map_or("", |view| view.user);
         for session in self.polls.sessions(|session, key| !is_let_in(user(session), key)) {
             let Some(poll) = self.polls.take(session) else { continue };
-            self.end_poll(cx, session, poll.conn);
+            self.end_poll(turn, session, poll.conn);
             let why = "what has let this poll in does so no more; poll with another token";
-            self.answer_to(cx, poll.conn, poll.origin.as_deref(), PlainResponse::error(401, why));
+            turn.answer_to(poll.conn, poll.origin.as_deref(), PlainResponse::error(401, why));
         }
     }
 
     /// Ends a poll whose user has too many connections.
-    pub(super) fn refuse_poll(&mut self, cx: &mut Context<Link>, session: SessionId) {
+    pub(super) fn refuse_poll(&mut self, turn: &mut Turn<'_, '_>, session: SessionId) {
         let Some(poll) = self.polls.take(session) else { return };
-        self.end_poll(cx, session, poll.conn);
-        self.answer_to(cx, poll.conn, poll.origin.as_deref(), PlainResponse::error(503, FULL));
+        self.end_poll(turn, session, poll.conn);
+        turn.answer_to(poll.conn, poll.origin.as_deref(), PlainResponse::error(503, FULL));
     }
 
-    fn end_poll(&mut self, cx: &mut Context<Link>, session: SessionId, conn: ConnId) {
-        let now = self.now(cx);
-        self.heartbeat.set_token(session, None);
-        self.grants.forget(session);
-        self.capabilities.forget(session);
-        self.forwarded.keep_meta(conn, None);
-        let user = self.hub.session(session).map(|view| view.user.to_owned());
-        self.hub.close_session(now, session);
-        user.iter().for_each(|user| self.population_changed(user));
-        cx.set_deadline(conn, None);
-        if let Some(link) = cx.data(conn) {
+    fn end_poll(&mut self, turn: &mut Turn<'_, '_>, session: SessionId, conn: ConnId) {
+        let now = turn.now();
+        self.sessions.forget(session);
+        self.sessions.forwarded.keep_meta(conn, None);
+        let user = turn.core.hub.session(session).map(|view| view.user.to_owned());
+        turn.core.hub.close_session(now, session);
+        user.iter().for_each(|user| turn.core.population_changed(user));
+        turn.cx.set_deadline(conn, None);
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Http;
             link.set_session(None, NO_PARAMS);
         }

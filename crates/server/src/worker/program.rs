@@ -11,11 +11,15 @@ use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{ConnectRequest, Request, SubscribeRequest};
 
 use super::Worker;
+use super::api::Api;
+use super::clients::Clients;
+use super::deciders::Deciders;
 use super::link::{Link, Role};
-use super::parts::{CallForm, NewCall, ProxyCall};
+use super::parts::{CallForm, ForwardedTable, NewCall, ProxyCall};
 use super::proxy_channels::CommandOrigin;
 use super::reply::PlainResponse;
 use super::routes::origin_refused;
+use super::turn::Turn;
 use crate::api;
 use crate::auth::SubscribeOptions;
 use crate::limits::budget::Work;
@@ -57,17 +61,17 @@ pub(super) enum ImmediateDecision {
     Denied,
 }
 
-impl Worker<'_> {
+impl Deciders {
     /// Connects this worker to the embedding program, if there is one.
     pub(super) fn begin_program(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         incarnation: u32,
     ) -> io::Result<()> {
-        let state = Arc::clone(&self.state);
+        let state = Arc::clone(&turn.core.state);
         let Some(program) = state.program.get() else { return Ok(()) };
-        let Some(inbox) = program.inbox(self.index) else { return Ok(()) };
-        cx.register_fd(inbox.doorbell(), INBOX, Interest::READABLE)?;
+        let Some(inbox) = program.inbox(turn.core.index) else { return Ok(()) };
+        turn.cx.register_fd(inbox.doorbell(), INBOX, Interest::READABLE)?;
         let authorizer = program.authorizer.as_ref().map(|make| make());
         let headers = authorizer.as_ref().map(|of| of.headers()).unwrap_or_default();
         self.program = Some(Box::new(ProgramLink {
@@ -90,102 +94,24 @@ impl Worker<'_> {
         self.program.as_ref().map_or_else(|| "".into(), |program| Arc::clone(&program.name))
     }
 
-    /// Asks the authorizer about a command of a client with a session. Returns `false` if the rules decide.
-    pub(super) fn consult_about(
-        &mut self,
-        cx: &mut Context<Link>,
-        (conn, session, id): CommandOrigin,
-        request: &Request<'_>,
-        said: &[u8],
-    ) -> bool {
-        let (event, question, channel, frame) = match request {
-            Request::Subscribe(of) if of.token.is_empty() => {
-                if self.hub.has_subscription(session, &of.channel) {
-                    return false;
-                }
-                (Event::Subscribe, Question::Subscribe(of), &*of.channel, said)
-            }
-            Request::Publish(of) => (Event::Publish, Question::Publish(of), &*of.channel, said),
-            Request::Rpc(of) => (Event::Rpc, Question::Rpc(of), "", &b""[..]),
-            _ => return false,
-        };
-        if event != Event::Rpc && self.namespace_of(channel).is_err() {
-            return false;
-        }
-        let name = self.program_name();
-        let call = self.call((conn, session, Some(id)), event, &name, channel, frame);
-        self.consult(cx, call, &question).is_none()
-    }
-
-    /// Asks the authorizer to authenticate a client. Returns `false` if the rules decide.
-    pub(super) fn consult_connect(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        id: Option<u32>,
-        request: &ConnectRequest<'_>,
-        said: &[u8],
-    ) -> bool {
-        let Some(session) = self.reserve_session(cx, conn, request) else { return true };
-        let name = self.program_name();
-        let call = self.call((conn, session, id), Event::Connect, &name, "", said);
-        let left = self.consult(cx, call, &Question::Connect(request));
-        if left.is_some() {
-            self.give_back(cx, Some(session));
-        }
-        left.is_none()
-    }
-
-    /// Asks the authorizer. Returns the call if the rules decide, or if there is no authorizer.
-    pub(super) fn consult(
-        &mut self,
-        cx: &mut Context<Link>,
-        mut call: ProxyCall,
-        question: &Question<'_>,
-    ) -> Option<ProxyCall> {
-        let Some(view) = self.hub.session(call.session) else { return Some(call) };
-        let encoding = Encoding::of(view.encoding);
-        let user = view.user.to_owned();
-        let number = self.proxy_calls.next_number();
-        let client = (call.conn, call.session, encoding, user.as_str());
-        match self.put(cx, client, question, number) {
-            AuthorizerReply::Rules => Some(call),
-            AuthorizerReply::Now(decided) => {
-                self.decide(cx, &call, Ok(ProxyReply::Decided(decided)));
-                None
-            }
-            AuthorizerReply::Later => {
-                if call.event == Event::Connect {
-                    // From here on the decision's own timeout applies.
-                    cx.set_deadline(call.conn, None);
-                }
-                call.flow = self.flow_of(cx, call.conn, call.session);
-                let bytes_max = self.waiting_bytes_max();
-                if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
-                    self.decide(cx, &call, Err(ProxyError::ShareFull));
-                }
-                None
-            }
-        }
-    }
-
     /// Asks the authorizer about a subscription that is made at once or not at all.
     pub(super) fn consult_at_once(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        forwarded: &ForwardedTable,
         (conn, session, user): (ConnId, SessionId, &str),
         request: &SubscribeRequest<'_>,
     ) -> ImmediateDecision {
-        if !self.has_authorizer() || self.namespace_of(&request.channel).is_err() {
+        if !self.has_authorizer() || turn.core.namespace_of(&request.channel).is_err() {
             return ImmediateDecision::Rules;
         }
-        let encoding = match cx.data(conn).map(|link| link.role) {
+        let encoding = match turn.cx.data(conn).map(|link| link.role) {
             Some(Role::Client(encoding)) => encoding,
             _ => Encoding::Poll,
         };
         let number = self.proxy_calls.next_number();
         let client = (conn, session, Some(encoding), user);
-        match self.put(cx, client, &Question::Subscribe(request), number) {
+        match self.put(turn, forwarded, client, &Question::Subscribe(request), number) {
             AuthorizerReply::Rules => ImmediateDecision::Rules,
             AuthorizerReply::Now(decided) => match ProxyReply::Decided(decided).read() {
                 Ok(BackendDecision::Granted(result)) => ImmediateDecision::Granted(result),
@@ -197,7 +123,8 @@ impl Worker<'_> {
 
     fn put(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        forwarded: &ForwardedTable,
         (conn, session, encoding, user): (ConnId, SessionId, Option<Encoding>, &str),
         question: &Question<'_>,
         number: u64,
@@ -206,93 +133,34 @@ impl Worker<'_> {
             // Tenants have their own tokens and rules.
             return AuthorizerReply::Rules;
         }
-        let peer = cx.data(conn).map(|link| link.peer);
+        let peer = turn.cx.data(conn).map(|link| link.peer);
         let Some(ProgramLink { authorizer: Some(authorizer), inbox, .. }) =
             self.program.as_deref_mut()
         else {
             return AuthorizerReply::Rules;
         };
-        let passed = self.forwarded.get(conn);
+        let passed = forwarded.get(conn);
         let requester = Requester {
             client: session,
             encoding: encoding.unwrap_or(Encoding::Poll),
             user,
             meta: passed.and_then(|passed| passed.meta.as_ref()).map(Meta::raw),
-            labels: self.hub.labels(session),
-            address: peer.and_then(|peer| self.peers.address(peer)),
+            labels: turn.core.hub.labels(session),
+            address: peer.and_then(|peer| turn.core.peers.address(peer)),
             headers: passed.map_or(&[], |passed| &passed.http_headers),
             emulated: passed.map_or(&[], |passed| &passed.emulated_headers),
         };
         ask(&mut **authorizer, &requester, question, Deferral { inbox, number })
     }
 
-    /// Handles messages of the program's threads.
-    pub(super) fn receive_letters(&mut self, cx: &mut Context<Link>) {
-        let Some(program) = &self.program else { return };
-        let incarnation = program.incarnation;
-        for message in program.inbox.take(MESSAGES_PER_TURN) {
-            match message {
-                InboxMessage::Decided { number, decided } => {
-                    let none =
-                        || ProxyError::Unreachable("the program has dropped the question".into());
-                    let answer = decided.map(ProxyReply::Decided).ok_or_else(none);
-                    // Its client may be gone, or the decision may have timed out.
-                    if let Some(call) = self.proxy_calls.take(number) {
-                        self.answered(cx, &call, answer);
-                    }
-                }
-                InboxMessage::Responded { conn, incarnation: of, response }
-                    if of == incarnation =>
-                {
-                    self.respond_by_route(cx, ConnId::from_u64(conn), &response);
-                }
-                // Its connection ended with the previous incarnation of the worker.
-                InboxMessage::Responded { .. } => {}
-                InboxMessage::Call { method, params, then } => {
-                    let call = NewCall::without_connection(CallForm::Single, method);
-                    self.serve_call(cx, NewCall { then: Some(then), ..call }, method, &params);
-                }
-            }
-        }
-    }
-
-    /// Executes one command that did not come over HTTP.
-    pub(super) fn serve_call(
-        &mut self,
-        cx: &mut Context<Link>,
-        call: NewCall,
-        method: api::Method,
-        params: &[u8],
-    ) {
-        let call = self.api_calls.open(call);
-        self.api_calls.begin_next(call);
-        let parsed = api::Request::parse(method, params);
-        self.execute(cx, call, 0, parsed);
-        self.drain_events(cx);
-        self.pause(cx, call);
-    }
-
-    /// Fails decisions that are overdue; called once a second.
-    pub(super) fn expire_decisions(&mut self, cx: &mut Context<Link>) {
-        if !self.has_authorizer() {
-            return;
-        }
-        let Some(before) = Instant::now().checked_sub(DECISION_TIMEOUT) else { return };
-        for number in self.proxy_calls.of_program_before(before) {
-            if let Some(call) = self.proxy_calls.take(number) {
-                self.answered(cx, &call, Err(ProxyError::TimedOut));
-            }
-        }
-    }
-
     /// Serves a request for a route of the program. Returns `false` if there is no such route.
     pub(super) fn serve_route(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         request: &http::Request<'_>,
     ) -> bool {
-        let state = Arc::clone(&self.state);
+        let state = Arc::clone(&turn.core.state);
         let (Some(program), Some(link)) = (state.program.get(), &self.program) else {
             return false;
         };
@@ -301,9 +169,119 @@ impl Worker<'_> {
             None => false,
             Some(Reply(response)) => {
                 if let Some(response) = response {
-                    self.respond_by_route(cx, conn, &response);
+                    turn.respond_by_route(conn, &response);
                 }
                 true
+            }
+        }
+    }
+
+    /// Returns the subscription options that an authorizer has granted.
+    pub(super) fn granted_options(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        result: SubscribeResult,
+    ) -> Option<SubscribeOptions> {
+        match result.options() {
+            Ok(options) => Some(options),
+            Err(fault) => {
+                let name = self.program_name();
+                self.report_fault(turn, &name, &fault);
+                None
+            }
+        }
+    }
+}
+
+impl Clients {
+    /// Asks the authorizer about a command of a client with a session. Returns `false` if the rules decide.
+    pub(super) fn consult_about(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        (conn, session, id): CommandOrigin,
+        request: &Request<'_>,
+        said: &[u8],
+    ) -> bool {
+        let (event, question, channel, frame) = match request {
+            Request::Subscribe(of) if of.token.is_empty() => {
+                if turn.core.hub.has_subscription(session, &of.channel) {
+                    return false;
+                }
+                (Event::Subscribe, Question::Subscribe(of), &*of.channel, said)
+            }
+            Request::Publish(of) => (Event::Publish, Question::Publish(of), &*of.channel, said),
+            Request::Rpc(of) => (Event::Rpc, Question::Rpc(of), "", &b""[..]),
+            _ => return false,
+        };
+        if event != Event::Rpc && turn.core.namespace_of(channel).is_err() {
+            return false;
+        }
+        let name = self.deciders.program_name();
+        let call = self.call((conn, session, Some(id)), event, &name, channel, frame);
+        self.consult(turn, call, &question).is_none()
+    }
+
+    /// Asks the authorizer to authenticate a client. Returns `false` if the rules decide.
+    pub(super) fn consult_connect(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        id: Option<u32>,
+        request: &ConnectRequest<'_>,
+        said: &[u8],
+    ) -> bool {
+        let Some(session) = self.reserve_session(turn, conn, request) else { return true };
+        let name = self.deciders.program_name();
+        let call = self.call((conn, session, id), Event::Connect, &name, "", said);
+        let left = self.consult(turn, call, &Question::Connect(request));
+        if left.is_some() {
+            turn.give_back(Some(session));
+        }
+        left.is_none()
+    }
+
+    /// Asks the authorizer. Returns the call if the rules decide, or if there is no authorizer.
+    pub(super) fn consult(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        mut call: ProxyCall,
+        question: &Question<'_>,
+    ) -> Option<ProxyCall> {
+        let Some(view) = turn.core.hub.session(call.session) else { return Some(call) };
+        let encoding = Encoding::of(view.encoding);
+        let user = view.user.to_owned();
+        let number = self.deciders.proxy_calls.next_number();
+        let client = (call.conn, call.session, encoding, user.as_str());
+        match self.deciders.put(turn, &self.sessions.forwarded, client, question, number) {
+            AuthorizerReply::Rules => Some(call),
+            AuthorizerReply::Now(decided) => {
+                self.decide(turn, &call, Ok(ProxyReply::Decided(decided)));
+                None
+            }
+            AuthorizerReply::Later => {
+                if call.event == Event::Connect {
+                    // From here on the decision's own timeout applies.
+                    turn.cx.set_deadline(call.conn, None);
+                }
+                call.flow = turn.flow_of(call.conn, call.session);
+                let bytes_max = turn.core.waiting_bytes_max();
+                if let Err(call) = self.deciders.proxy_calls.insert(number, call, bytes_max) {
+                    self.decide(turn, &call, Err(ProxyError::ShareFull));
+                }
+                None
+            }
+        }
+    }
+
+    /// Fails decisions that are overdue; called once a second.
+    pub(super) fn expire_decisions(&mut self, turn: &mut Turn<'_, '_>) {
+        if !self.deciders.has_authorizer() {
+            return;
+        }
+        let Some(before) = Instant::now().checked_sub(DECISION_TIMEOUT) else { return };
+        for number in self.deciders.proxy_calls.of_program_before(before) {
+            if let Some(call) = self.deciders.proxy_calls.take(number) {
+                self.answered(turn, &call, Err(ProxyError::TimedOut));
             }
         }
     }
@@ -311,64 +289,123 @@ impl Worker<'_> {
     /// Upgrades a request to the program's own protocol. Returns `false` if the path is another.
     pub(super) fn open_protocol(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         request: &http::Request<'_>,
     ) -> bool {
-        let program = self.state.program.get();
+        let program = turn.core.state.program.get();
         let path = program.and_then(|program| program.protocol.as_ref()).map(|(path, _)| path);
-        let codec = self.encoder.codec().filter(|_| path.is_some_and(|of| of == request.path));
+        let codec = turn.core.encoder.codec().filter(|_| path.is_some_and(|of| of == request.path));
         let Some(codec) = codec.cloned() else {
             return false;
         };
-        if !self.is_same_or_allowed_origin(request) {
-            self.answer(cx, conn, &origin_refused());
+        if !turn.core.is_same_or_allowed_origin(request) {
+            turn.answer(conn, &origin_refused());
             return true;
         }
-        if self.upgrade(cx, conn, request, codec.subprotocols()).is_none() {
+        if turn.upgrade(conn, request, codec.subprotocols()).is_none() {
             return true;
         }
-        if let Some(link) = cx.data(conn) {
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Client(Encoding::Own);
         }
-        self.keep_headers(conn, request);
-        self.await_connect(cx, conn);
+        self.sessions.keep_headers(turn.core, conn, request);
+        turn.await_connect(conn);
         true
     }
 
     /// Handles a message of the program's own protocol.
     pub(super) fn translated_message(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         message: &[u8],
     ) {
-        let Some(codec) = self.encoder.codec() else { return };
+        let Some(codec) = turn.core.encoder.codec() else { return };
         let mut commands = Vec::new();
         codec.decode(message, &mut commands);
         if !commands.is_empty() {
-            return self.handle_frame(cx, conn, &commands);
+            return self.handle_frame(turn, conn, &commands);
         }
-        self.websocket_pong(cx, conn);
+        self.websocket_pong(turn, conn);
         let work = Work { commands: 1, bytes: message.len() as u64, ..Work::default() };
-        if let Some(ready_ms) = self.charge_request(cx, conn, None, work) {
-            self.hold_back(cx, conn, Vec::new().into(), ready_ms);
+        if let Some(ready_ms) = turn.charge_request(conn, None, work) {
+            self.hold_back(turn, conn, Vec::new().into(), ready_ms);
         }
     }
 
     /// Handles a pong frame, or a message that has no command: a client of the program's own protocol is alive, whether a ping
     /// was sent or not.
-    pub(super) fn websocket_pong(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        if let Some(link) = cx.data(conn)
+    pub(super) fn websocket_pong(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+        if let Some(link) = turn.cx.data(conn)
             && link.encoding() == Some(Encoding::Own)
             && link.protocol_state.heard()
         {
-            self.pong_received(cx, conn);
+            self.sessions.pong_received(turn, conn);
         }
     }
+}
 
-    fn respond_by_route(&mut self, cx: &mut Context<Link>, conn: ConnId, response: &HttpResponse) {
-        if !cx.is_open(conn) {
+impl Worker<'_> {
+    /// Handles messages of the program's threads.
+    pub(super) fn receive_from_program(&mut self, cx: &mut Context<Link>) {
+        let Some(program) = &self.clients.deciders.program else { return };
+        let incarnation = program.incarnation;
+        for message in program.inbox.take(MESSAGES_PER_TURN) {
+            match message {
+                InboxMessage::Decided { number, decided } => {
+                    let none =
+                        || ProxyError::Unreachable("the program has dropped the question".into());
+                    let answer = decided.map(ProxyReply::Decided).ok_or_else(none);
+                    // Its client may be gone, or the decision may have timed out.
+                    if let Some(call) = self.clients.deciders.proxy_calls.take(number) {
+                        self.clients.answered(&mut self.core.turn(cx), &call, answer);
+                    }
+                }
+                InboxMessage::Responded { conn, incarnation: of, response }
+                    if of == incarnation =>
+                {
+                    self.core.turn(cx).respond_by_route(ConnId::from_u64(conn), &response);
+                }
+                // Its connection ended with the previous incarnation of the worker.
+                InboxMessage::Responded { .. } => {}
+                InboxMessage::Call { method, params, then } => {
+                    let call = NewCall::without_connection(CallForm::Single, method);
+                    self.api.serve_call(
+                        &mut self.core.turn(cx),
+                        &mut self.clients,
+                        NewCall { then: Some(then), ..call },
+                        method,
+                        &params,
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl Api {
+    /// Executes one command that did not come over HTTP.
+    pub(super) fn serve_call(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
+        call: NewCall,
+        method: api::Method,
+        params: &[u8],
+    ) {
+        let call = self.api_calls.open(call);
+        self.api_calls.begin_next(call);
+        let parsed = api::Request::parse(method, params);
+        self.execute(turn, clients, call, 0, parsed);
+        self.settle(turn, clients);
+        self.pause(turn, clients, call);
+    }
+}
+
+impl Turn<'_, '_> {
+    fn respond_by_route(&mut self, conn: ConnId, response: &HttpResponse) {
+        if !self.cx.is_open(conn) {
             return;
         }
         if !response.is_valid() {
@@ -376,7 +413,7 @@ impl Worker<'_> {
                 ?response,
                 "a route of the program has answered what no response may be"
             );
-            return self.answer(cx, conn, &PlainResponse::empty(500));
+            return self.answer(conn, &PlainResponse::empty(500));
         }
         let headers = response.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let answer = PlainResponse {
@@ -385,22 +422,6 @@ impl Worker<'_> {
             headers: headers.collect(),
             body: response.body.as_slice().into(),
         };
-        self.answer(cx, conn, &answer);
-    }
-
-    /// Returns the subscription options that an authorizer has granted.
-    pub(super) fn granted_options(
-        &mut self,
-        cx: &Context<Link>,
-        result: SubscribeResult,
-    ) -> Option<SubscribeOptions> {
-        match result.options() {
-            Ok(options) => Some(options),
-            Err(fault) => {
-                let name = self.program_name();
-                self.report_fault(cx, &name, &fault);
-                None
-            }
-        }
+        self.answer(conn, &answer);
     }
 }

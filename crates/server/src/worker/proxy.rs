@@ -6,7 +6,7 @@ use std::time::Instant;
 use dunlin_config::OnFailure;
 use dunlin_hub::tenant::{MARK, bare};
 use dunlin_hub::{NewSession, Owner, PayloadFormat, SessionId};
-use dunlin_net::{CloseReason, ConnId, Context, Handler as _};
+use dunlin_net::{CloseReason, ConnId, Handler as _};
 use dunlin_pipeline::Client;
 use dunlin_protocol::centrifuge::{
     Command, CommandError, Commands, ConnectRequest, DisconnectCode, Error, ErrorCode, Reply,
@@ -14,12 +14,15 @@ use dunlin_protocol::centrifuge::{
 };
 use dunlin_protocol::{Encoding, Format, Payload};
 
-use super::Worker;
 use super::backends::{BackendResult, BackendResults, Backends, EndedRequest};
+use super::clients::Clients;
 use super::connect::{AcceptedClient, one_line};
+use super::deciders::Deciders;
 use super::key_wait::Unverified;
 use super::link::{Link, Role};
-use super::parts::{ForwardedFields, ProxyCall};
+use super::parts::{ForwardedFields, ForwardedTable, ProxyCall};
+use super::sessions::Sessions;
+use super::turn::{Core, Turn};
 use crate::auth::Identity;
 use crate::auth::revocation::TokenId;
 use crate::namespace::meta::Meta;
@@ -33,15 +36,15 @@ const ANSWERS_PER_TURN: usize = 1_024;
 /// The longest user name that a backend may return, in bytes: as long as a token.
 const USER_BYTES_MAX: usize = 16 * 1024;
 
-impl Worker<'_> {
-    /// Applies the settings of proxies.
-    pub(super) fn apply_proxies(&mut self) {
-        let config = &self.settings.config;
+impl Deciders {
+    /// Applies the settings of proxies. Returns what is to be forwarded of the requests of clients.
+    pub(super) fn apply_proxies(&mut self, core: &Core<'_>) -> ForwardedFields {
+        let config = &core.settings.config;
         let mut wanted = ForwardedFields::default();
         if self.backends.is_some() || !config.proxies.is_empty() {
-            let workers = self.state.workers();
+            let workers = core.state.workers();
             let backends = self.backends.get_or_insert_with(|| Box::new(Backends::new(workers)));
-            backends.update(self.index, config, &self.state.proxies);
+            backends.update(core.index, config, &core.state.proxies);
             backends.decisions.clear();
             wanted = backends.wanted();
         }
@@ -50,14 +53,14 @@ impl Worker<'_> {
         {
             wanted.add(&program.headers);
         }
-        wanted.meta |= self.settings.looks_at_meta;
-        self.forwarded.wanted = wanted;
+        wanted.meta |= core.settings.looks_at_meta;
+        wanted
     }
 
     /// Applies the settings of the upstreams of proxies.
-    pub(super) fn apply_upstreams(&mut self) {
+    pub(super) fn apply_upstreams(&mut self, core: &mut Core<'_>) {
         if let Some(backends) = &mut self.backends {
-            backends.update_upstreams(&self.settings.config.webhooks.upstreams);
+            backends.update_upstreams(&core.settings.config.webhooks.upstreams);
         }
     }
 
@@ -69,65 +72,44 @@ impl Worker<'_> {
     }
 
     /// Handles a connection to a backend that was established.
-    pub(super) fn backend_connected(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        if let Some(link) = cx.data(conn) {
+    pub(super) fn backend_connected(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Backend;
         }
         let Some(backends) = &mut self.backends else { return };
         backends.connections += 1;
-        backends.client.on_connect(cx, conn);
+        backends.client.on_connect(turn.cx, conn);
     }
 
     /// Handles a connection to a backend that was closed.
     pub(super) fn backend_closed(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         link: Link,
         reason: CloseReason,
     ) {
         let Some(backends) = &mut self.backends else { return };
         backends.connections -= 1;
-        backends.client.on_close(cx, conn, link, reason);
+        backends.client.on_close(turn.cx, conn, link, reason);
     }
 
-    /// Drops the pending calls and the forwarded data of a client's closed connection.
-    pub(super) fn proxied_closed(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.forwarded.forget(conn);
+    /// Drops the pending calls of a client's closed connection.
+    pub(super) fn proxied_closed(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
         let reserved = self.proxy_calls.forget(conn);
-        self.give_back(cx, reserved);
+        turn.give_back(reserved);
     }
 
     /// Sends the requests of this turn.
-    pub(super) fn send_to_backends(&mut self, cx: &mut Context<Link>) {
+    pub(super) fn send_to_backends(&mut self, turn: &mut Turn<'_, '_>) {
         if let Some(backends) = &mut self.backends {
-            backends.client.on_tick(cx);
+            backends.client.on_tick(turn.cx);
         }
     }
 
     /// Whether answers wait to be handled, so that the worker must not sleep.
     pub(super) fn has_answers(&mut self) -> bool {
         self.backends.as_mut().is_some_and(|of| !of.client.caller().ended.is_empty())
-    }
-
-    /// Executes commands with the decisions of backends.
-    pub(super) fn handle_answers(&mut self, cx: &mut Context<Link>) {
-        let Some(backends) = &mut self.backends else { return };
-        let ended = &mut backends.client.caller().ended;
-        let taken = ended.len().min(ANSWERS_PER_TURN);
-        let ended: Vec<EndedRequest> = ended.drain(..taken).collect();
-        let now = (cx.now_ms(), self.clock.now().unix_ms);
-        for ended in ended {
-            let number = ended.tag;
-            let is_gone = self.proxy_calls.is_gone(number);
-            let Some(backends) = &mut self.backends else { return };
-            let answer = backends.settle(now, ended, is_gone, &self.state.upstreams);
-            // The call keeps waiting if another member is asked.
-            let Some(answer) = answer else { continue };
-            if let Some(call) = self.proxy_calls.take(number) {
-                self.answered(cx, &call, answer);
-            }
-        }
     }
 
     /// Asks a backend.
@@ -137,22 +119,23 @@ impl Worker<'_> {
     #[expect(clippy::result_large_err, reason = "it is looked at where it is made")]
     pub(super) fn ask(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        forwarded: &ForwardedTable,
         mut call: ProxyCall,
         question: &Question<'_>,
     ) -> Result<(), (ProxyCall, ProxyError)> {
-        let bytes_max = self.waiting_bytes_max();
+        let bytes_max = turn.core.waiting_bytes_max();
         let (conn, event, proxy) = (call.conn, call.event, Arc::clone(&call.proxy));
-        let flow = self.flow_of(cx, conn, call.session);
+        let flow = turn.flow_of(conn, call.session);
         call.flow = flow;
         let Some(backends) = &mut self.backends else { return Err((call, ProxyError::Cancelled)) };
-        let Some(view) = self.hub.session(call.session) else {
+        let Some(view) = turn.core.hub.session(call.session) else {
             return Err((call, ProxyError::Cancelled));
         };
         let Some(encoding) = Encoding::of(view.encoding) else {
             return Err((call, ProxyError::Cancelled));
         };
-        let passed = self.forwarded.get(conn);
+        let passed = forwarded.get(conn);
         let meta = passed.filter(|_| backends.wants_meta(&proxy)).and_then(|of| of.meta.as_ref());
         let meta = meta.map(Meta::raw);
         let requester = Requester {
@@ -160,7 +143,7 @@ impl Worker<'_> {
             encoding,
             user: view.user,
             meta,
-            labels: self.hub.labels(call.session),
+            labels: turn.core.hub.labels(call.session),
             address: None,
             headers: &[],
             emulated: &[],
@@ -173,9 +156,9 @@ impl Worker<'_> {
         if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
             return Err((call, ProxyError::ShareFull));
         }
-        backends.follow_health(&self.state.upstreams);
+        backends.follow_health(&turn.core.state.upstreams);
         let of = (conn.to_u64(), flow, number);
-        let Err(fault) = backends.send(cx.now_ms(), &proxy, (event, &body), passed, of) else {
+        let Err(fault) = backends.send(turn.cx.now_ms(), &proxy, (event, &body), passed, of) else {
             return Ok(());
         };
         match self.proxy_calls.take(number) {
@@ -184,19 +167,50 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns whose share of queues a client uses: its user's, or its address's while it has none.
-    pub(super) fn flow_of(&self, cx: &mut Context<Link>, conn: ConnId, session: SessionId) -> u64 {
-        let user = self.hub.session(session).map_or("", |view| view.user);
-        if !bare(user).is_empty() {
-            return self.state.budgets.user(user).to_u64();
+    /// Logs and counts that a backend, or the program, has not decided.
+    pub(super) fn report_fault(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        proxy: &str,
+        fault: &ProxyError,
+    ) {
+        match (&mut self.program, &mut self.backends) {
+            (Some(program), _) if proxy.is_empty() => {
+                if let Some(before) = program.log.pass(turn.cx.now_ms()) {
+                    tracing::warn!(before, "the program has not decided: {fault}");
+                }
+            }
+            (_, Some(backends)) => backends.report(turn.cx.now_ms(), proxy, fault),
+            _ => {}
         }
-        let address = cx.data(conn).and_then(|link| self.peers.counted(link.peer));
-        address.map_or(conn.to_u64(), |address| self.state.budgets.address(address).to_u64())
     }
 
-    /// Returns this worker's share of the bound on waiting commands, in bytes.
-    pub(super) fn waiting_bytes_max(&self) -> usize {
-        self.settings.memory.pending_bytes_max.div_ceil(self.state.workers())
+    /// Whether the rules decide if the backend fails to.
+    pub(super) fn falls_back(&self, proxy: &str) -> bool {
+        let backends = self.backends.as_ref();
+        backends.is_some_and(|backends| backends.on_failure(proxy) == OnFailure::Rules)
+    }
+}
+
+impl Clients {
+    /// Executes commands with the decisions of backends.
+    pub(super) fn handle_answers(&mut self, turn: &mut Turn<'_, '_>) {
+        let Some(backends) = &mut self.deciders.backends else { return };
+        let ended = &mut backends.client.caller().ended;
+        let taken = ended.len().min(ANSWERS_PER_TURN);
+        let ended: Vec<EndedRequest> = ended.drain(..taken).collect();
+        let now = (turn.cx.now_ms(), turn.core.clock.now().unix_ms);
+        for ended in ended {
+            let number = ended.tag;
+            let is_gone = self.deciders.proxy_calls.is_gone(number);
+            let Some(backends) = &mut self.deciders.backends else { return };
+            let answer = backends.settle(now, ended, is_gone, &turn.core.state.upstreams);
+            // The call keeps waiting if another member is asked.
+            let Some(answer) = answer else { continue };
+            if let Some(call) = self.deciders.proxy_calls.take(number) {
+                self.answered(turn, &call, answer);
+            }
+        }
     }
 
     /// Creates the call of a command that will wait.
@@ -225,89 +239,73 @@ impl Worker<'_> {
 
     pub(super) fn answered(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         call: &ProxyCall,
         answer: BackendResult,
     ) {
-        let stats = self.backends.as_ref().and_then(|backends| backends.stats(&call.proxy));
+        let stats =
+            self.deciders.backends.as_ref().and_then(|backends| backends.stats(&call.proxy));
         if let Some(stats) = stats {
             stats.durations.record(call.began.elapsed().as_nanos() as u64);
         }
         let conn = call.conn;
         if !call.gone {
-            self.decide(cx, call, answer);
+            self.decide(turn, call, answer);
         }
         // Commands behind it may continue.
-        self.backlogs.wake(conn, cx.now_ms());
+        self.backlogs.wake(conn, turn.cx.now_ms());
     }
 
     pub(super) fn decide(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         call: &ProxyCall,
         answer: BackendResult,
     ) {
         match call.event {
-            Event::Connect => self.connect_decided(cx, call, answer),
-            Event::Rpc => self.rpc_decided(cx, call, answer),
-            Event::Subscribe => self.subscribe_decided(cx, call, answer, true),
-            Event::Publish => self.publish_decided(cx, call, answer),
-            Event::Refresh => self.refresh_decided(cx, call, answer),
-            Event::SubRefresh => self.sub_refresh_decided(cx, call, answer),
+            Event::Connect => self.connect_decided(turn, call, answer),
+            Event::Rpc => self.rpc_decided(turn, call, answer),
+            Event::Subscribe => self.subscribe_decided(turn, call, answer, true),
+            Event::Publish => self.publish_decided(turn, call, answer),
+            Event::Refresh => self.refresh_decided(turn, call, answer),
+            Event::SubRefresh => self.sub_refresh_decided(turn, call, answer),
         }
-        self.drain_events(cx);
-    }
-
-    /// Logs and counts that a backend, or the program, has not decided.
-    pub(super) fn report_fault(&mut self, cx: &Context<Link>, proxy: &str, fault: &ProxyError) {
-        match (&mut self.program, &mut self.backends) {
-            (Some(program), _) if proxy.is_empty() => {
-                if let Some(before) = program.log.pass(cx.now_ms()) {
-                    tracing::warn!(before, "the program has not decided: {fault}");
-                }
-            }
-            (_, Some(backends)) => backends.report(cx.now_ms(), proxy, fault),
-            _ => {}
-        }
-    }
-
-    /// Whether the rules decide if the backend fails to.
-    pub(super) fn falls_back(&self, proxy: &str) -> bool {
-        let backends = self.backends.as_ref();
-        backends.is_some_and(|backends| backends.on_failure(proxy) == OnFailure::Rules)
+        self.drain_events(turn);
     }
 
     /// Asks the proxy to authenticate a client without a token, with its reserved session. `said` is the connect command as
     /// received.
     pub(super) fn ask_connect(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         (conn, session, id): (ConnId, SessionId, Option<u32>),
         request: &ConnectRequest<'_>,
         said: &[u8],
         proxy: &Arc<str>,
     ) {
         // From here on the proxy's own timeouts apply.
-        cx.set_deadline(conn, None);
+        turn.cx.set_deadline(conn, None);
         let call = self.call((conn, session, id), Event::Connect, proxy, "", said);
-        if let Err((call, fault)) = self.ask(cx, call, &Question::Connect(request)) {
-            self.connect_decided(cx, &call, Err(fault));
+        if let Err((call, fault)) =
+            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Connect(request))
+        {
+            self.connect_decided(turn, &call, Err(fault));
         }
     }
 
     /// Reserves a session for a client that a proxy will authenticate. `None`: there is no room, and the client is disconnected.
     pub(super) fn reserve_session(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         request: &ConnectRequest<'_>,
     ) -> Option<SessionId> {
-        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else {
+        let Some(&mut Link { role: Role::Client(encoding), .. }) = turn.cx.data(conn) else {
             return None;
         };
         let headers = request.headers.iter().map(|(name, value)| (name, &*value.0));
-        self.forwarded.keep_emulated(conn, headers);
-        let now = self.now(cx);
+        self.sessions.forwarded.keep_emulated(conn, headers);
+        let now = turn.now();
         // The request to the backend contains the id that the session will have.
         let reserved = NewSession {
             tag: conn.to_u64(),
@@ -315,43 +313,48 @@ impl Worker<'_> {
             user: "",
             owner: Owner::NONE,
             conn_info: None,
-            outbox_bytes_max: self.outbox_bytes_max(),
+            outbox_bytes_max: turn.core.outbox_bytes_max(),
             poll: false,
             held: true,
         };
-        let opened = self.hub.open_session(now, reserved);
+        let opened = turn.core.hub.open_session(now, reserved);
         if opened.is_err() {
-            self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+            self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into());
         }
         opened.ok()
     }
 
-    fn connect_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: BackendResult) {
+    fn connect_decided(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        call: &ProxyCall,
+        answer: BackendResult,
+    ) {
         let &ProxyCall { conn, session, id, .. } = call;
-        let link = cx.data(conn).filter(|link| !link.closing);
-        let is_open = self.hub.session(session).is_some_and(|view| !view.closing);
+        let link = turn.cx.data(conn).filter(|link| !link.closing);
+        let is_open = turn.core.hub.session(session).is_some_and(|view| !view.closing);
         let Some(encoding) = link.and_then(|link| link.encoding()).filter(|_| is_open) else {
-            self.give_back(cx, Some(session));
-            return cx.close(conn);
+            turn.give_back(Some(session));
+            return turn.cx.close(conn);
         };
         let decided = match answer.and_then(ProxyReply::read::<ConnectResult>) {
-            Ok(BackendDecision::Granted(result)) => self.accept(cx, &call.proxy, result),
-            Ok(BackendDecision::Nothing) => self.accept_anonymous(),
+            Ok(BackendDecision::Granted(result)) => self.accept(turn, &call.proxy, result),
+            Ok(BackendDecision::Nothing) => self.sessions.accept_anonymous(turn.core),
             Ok(BackendDecision::Error(error)) => Err(CommandError::Reply(error)),
             Ok(BackendDecision::Disconnect(disconnect)) => {
                 Err(CommandError::Disconnect(disconnect))
             }
             Err(fault) => {
-                self.report_fault(cx, &call.proxy, &fault);
-                match self.falls_back(&call.proxy) {
-                    true => self.accept_anonymous(),
+                self.deciders.report_fault(turn, &call.proxy, &fault);
+                match self.deciders.falls_back(&call.proxy) {
+                    true => self.sessions.accept_anonymous(turn.core),
                     false => Err(CommandError::Reply(fault.reply())),
                 }
             }
         };
         let accepted = match decided {
             Ok(accepted) => AcceptedClient { reserved: Some(session), ..accepted },
-            Err(error) => return self.refuse_reserved(cx, (conn, id), session, error),
+            Err(error) => return self.refuse_reserved(turn, (conn, id), session, error),
         };
         let command;
         let uni;
@@ -370,16 +373,16 @@ impl Worker<'_> {
             }
         };
         let user = &accepted.identity.user;
-        match self.verify_subscriptions(user, request, encoding) {
-            Ok(tokens) => self.connect_as(cx, conn, id, request, (accepted, tokens)),
+        match self.sessions.verify_subscriptions(turn.core, user, request, encoding) {
+            Ok(tokens) => self.connect_as(turn, conn, id, request, (accepted, tokens)),
             Err(Unverified::Refused(error)) => {
-                self.refuse_reserved(cx, (conn, id), session, error);
+                self.refuse_reserved(turn, (conn, id), session, error);
             }
             // The key will be known when the client reconnects.
             Err(Unverified::KeyPending) => {
-                self.want_keys();
+                self.want_keys(turn.core);
                 let error = CommandError::Reply(ErrorCode::Internal.into());
-                self.refuse_reserved(cx, (conn, id), session, error);
+                self.refuse_reserved(turn, (conn, id), session, error);
             }
         }
     }
@@ -387,29 +390,20 @@ impl Worker<'_> {
     /// Refuses a client for which a session was reserved.
     fn refuse_reserved(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         (conn, id): (ConnId, Option<u32>),
         session: SessionId,
         error: CommandError,
     ) {
-        self.give_back(cx, Some(session));
-        self.await_connect(cx, conn);
-        self.refuse_connect(cx, conn, id, error);
-    }
-
-    /// Accepts a client without identity, if anonymous clients are allowed.
-    fn accept_anonymous(&self) -> Result<AcceptedClient, CommandError> {
-        match self.identify("") {
-            Ok(identity) => Ok(identity.into()),
-            Err(Unverified::Refused(error)) => Err(error),
-            Err(Unverified::KeyPending) => Err(CommandError::Reply(ErrorCode::Internal.into())),
-        }
+        turn.give_back(Some(session));
+        turn.await_connect(conn);
+        self.refuse_connect(turn, conn, id, error);
     }
 
     /// Returns the client's identity from a backend's answer.
     fn accept(
         &mut self,
-        cx: &Context<Link>,
+        turn: &mut Turn<'_, '_>,
         proxy: &str,
         mut result: ConnectResult,
     ) -> Result<AcceptedClient, CommandError> {
@@ -421,23 +415,23 @@ impl Worker<'_> {
             }
         });
         let (subscriptions, labels) = judged.map_err(|fault| {
-            self.report_fault(cx, proxy, &fault);
+            self.deciders.report_fault(turn, proxy, &fault);
             CommandError::Reply(fault.reply())
         })?;
-        let unknown = subscriptions.keys().find(|channel| self.namespace_of(channel).is_err());
+        let unknown = subscriptions.keys().find(|channel| turn.core.namespace_of(channel).is_err());
         if let Some(channel) = unknown {
             let why = format!("there is no namespace for its channel {channel:?}");
-            self.report_fault(cx, proxy, &ProxyError::Malformed(why));
+            self.deciders.report_fault(turn, proxy, &ProxyError::Malformed(why));
             return Err(CommandError::Reply(ErrorCode::UnknownChannel.into()));
         }
         let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
-        let now_ms = self.clock.now().unix_ms;
+        let now_ms = turn.core.clock.now().unix_ms;
         if expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now_ms) {
             return Err(CommandError::Reply(ErrorCode::Expired.into()));
         }
         // A backend cannot admit a user whom an operator has blocked.
         let (id, now_s) = (TokenId::NONE, now_ms / 1000);
-        if self.state.revocations.refuses(id, &result.user, Some(now_s), now_ms).is_some() {
+        if turn.core.state.revocations.refuses(id, &result.user, Some(now_s), now_ms).is_some() {
             let why = DisconnectCode::InvalidToken.with_reason("the user is blocked");
             return Err(CommandError::Disconnect(why));
         }
@@ -457,17 +451,17 @@ impl Worker<'_> {
     /// Asks a backend to execute a remote procedure call.
     pub(super) fn rpc(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         session: SessionId,
         id: u32,
         request: &RpcRequest<'_>,
     ) -> Result<(), Error<'static>> {
-        let user = self.hub.session(session).map_or("", |view| view.user);
+        let user = turn.core.hub.session(session).map_or("", |view| view.user);
         if user.starts_with(MARK) {
             return Err(ErrorCode::NotAvailable.with_reason("no backend is asked for a tenant"));
         }
-        let config = &self.settings.config;
+        let config = &turn.core.settings.config;
         let proxy = match config.rpc.proxy_of(&request.method) {
             Ok(Some(proxy)) => Arc::clone(proxy),
             Ok(None) => config.client.proxy.rpc.clone().ok_or_else(|| {
@@ -479,15 +473,17 @@ impl Worker<'_> {
             }
         };
         let call = self.call((conn, session, Some(id)), Event::Rpc, &proxy, "", b"");
-        if let Err((call, fault)) = self.ask(cx, call, &Question::Rpc(request)) {
-            self.rpc_decided(cx, &call, Err(fault));
+        if let Err((call, fault)) =
+            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Rpc(request))
+        {
+            self.rpc_decided(turn, &call, Err(fault));
         }
         Ok(())
     }
 
-    fn rpc_decided(&mut self, cx: &mut Context<Link>, call: &ProxyCall, answer: BackendResult) {
+    fn rpc_decided(&mut self, turn: &mut Turn<'_, '_>, call: &ProxyCall, answer: BackendResult) {
         let (conn, id) = (call.conn, call.id.unwrap_or_default());
-        let Some(encoding) = cx.data(conn).and_then(|link| link.encoding()) else { return };
+        let Some(encoding) = turn.cx.data(conn).and_then(|link| link.encoding()) else { return };
         let decision = answer.and_then(|answered| {
             let decision = answered.read::<RpcResult>()?;
             let result = match decision {
@@ -509,15 +505,45 @@ impl Worker<'_> {
         });
         match decision {
             Ok(BackendDecision::Granted(data)) => {
-                self.reply(call.session, id, &Reply::Rpc { data: &data });
+                turn.core.reply(call.session, id, &Reply::Rpc { data: &data });
             }
             Ok(BackendDecision::Nothing) => {}
-            Ok(BackendDecision::Error(error)) => self.reply_error(cx, conn, id, &error),
-            Ok(BackendDecision::Disconnect(disconnect)) => self.disconnect(cx, conn, &disconnect),
+            Ok(BackendDecision::Error(error)) => turn.reply_error(conn, id, &error),
+            Ok(BackendDecision::Disconnect(disconnect)) => self.disconnect(turn, conn, &disconnect),
             Err(fault) => {
-                self.report_fault(cx, &call.proxy, &fault);
-                self.reply_error(cx, conn, id, &fault.reply());
+                self.deciders.report_fault(turn, &call.proxy, &fault);
+                turn.reply_error(conn, id, &fault.reply());
             }
         }
+    }
+}
+
+impl Sessions {
+    /// Accepts a client without identity, if anonymous clients are allowed.
+    fn accept_anonymous(&self, core: &Core<'_>) -> Result<AcceptedClient, CommandError> {
+        match self.identify(core, "") {
+            Ok(identity) => Ok(identity.into()),
+            Err(Unverified::Refused(error)) => Err(error),
+            Err(Unverified::KeyPending) => Err(CommandError::Reply(ErrorCode::Internal.into())),
+        }
+    }
+}
+
+impl Turn<'_, '_> {
+    /// Returns whose share of queues a client uses: its user's, or its address's while it has none.
+    pub(super) fn flow_of(&mut self, conn: ConnId, session: SessionId) -> u64 {
+        let user = self.core.hub.session(session).map_or("", |view| view.user);
+        if !bare(user).is_empty() {
+            return self.core.state.budgets.user(user).to_u64();
+        }
+        let address = self.cx.data(conn).and_then(|link| self.core.peers.counted(link.peer));
+        address.map_or(conn.to_u64(), |address| self.core.state.budgets.address(address).to_u64())
+    }
+}
+
+impl Core<'_> {
+    /// Returns this worker's share of the bound on waiting commands, in bytes.
+    pub(super) fn waiting_bytes_max(&self) -> usize {
+        self.settings.memory.pending_bytes_max.div_ceil(self.state.workers())
     }
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use dunlin_hub::{ChannelRef, NewPublication, SessionId};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{
     Command, Commands, Error, ErrorCode, PublishRequest, Request, SubscribeRequest,
 };
 use dunlin_protocol::{Format, Payload};
 
-use super::Worker;
 use super::backends::BackendResult;
-use super::link::Link;
+use super::clients::Clients;
+use super::deciders::Deciders;
 use super::parts::{DecisionKey, ProxyCall};
 use super::permission::{Permission, Source};
+use super::turn::{Core, Turn};
 use crate::proxy::{
     BackendDecision, Event, ProxyError, ProxyReply, PublishResult, Question, SubscribeResult,
     cache_ttl_ms, payload,
@@ -22,101 +23,71 @@ use crate::proxy::{
 /// A command of a client: connection, session and the command's id.
 pub(super) type CommandOrigin = (ConnId, SessionId, u32);
 
-impl Worker<'_> {
+impl Clients {
     /// Asks a backend whether a client may subscribe. `said` is the command as received.
     pub(super) fn ask_subscribe(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         (conn, session, id): CommandOrigin,
         request: &SubscribeRequest<'_>,
         said: &[u8],
         proxy: &Arc<str>,
     ) -> Result<(), Error<'static>> {
         let channel = &*request.channel;
-        self.namespace_of(channel)?;
-        if self.hub.has_subscription(session, channel) {
+        turn.core.namespace_of(channel)?;
+        if turn.core.hub.has_subscription(session, channel) {
             return Err(ErrorCode::AlreadySubscribed.into());
         }
         let call = self.call((conn, session, Some(id)), Event::Subscribe, proxy, channel, said);
-        if let Some(backends) = self.backends.as_ref().filter(|of| !of.decisions.is_empty())
-            && let Some(key) = self.decision_key(&call, request)
-            && let Some(body) = backends.decisions.get(&key, cx.now_ms())
+        if let Some(backends) =
+            self.deciders.backends.as_ref().filter(|of| !of.decisions.is_empty())
+            && let Some(key) = self.deciders.decision_key(turn.core, &call, request)
+            && let Some(body) = backends.decisions.get(&key, turn.cx.now_ms())
         {
             let answered = ProxyReply::Response(200, (*body).into());
-            self.subscribe_decided(cx, &call, Ok(answered), false);
+            self.subscribe_decided(turn, &call, Ok(answered), false);
             return Ok(());
         }
-        if let Err((call, fault)) = self.ask(cx, call, &Question::Subscribe(request)) {
-            self.subscribe_decided(cx, &call, Err(fault), true);
+        if let Err((call, fault)) =
+            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Subscribe(request))
+        {
+            self.subscribe_decided(turn, &call, Err(fault), true);
         }
         Ok(())
-    }
-
-    /// Returns the cache key of a decision about a subscription; `None` if it may depend on more than user and channel.
-    fn decision_key(
-        &self,
-        call: &ProxyCall,
-        request: &SubscribeRequest<'_>,
-    ) -> Option<DecisionKey> {
-        let user = self.hub.session(call.session)?.user;
-        (!user.is_empty() && request.data.is_none()).then(|| DecisionKey {
-            proxy: Arc::clone(&call.proxy),
-            user: user.into(),
-            channel: call.channel.clone(),
-        })
-    }
-
-    /// Caches a backend's decision about a subscription, if the backend has set a lifetime.
-    fn keep_decision(
-        &mut self,
-        cx: &Context<Link>,
-        call: &ProxyCall,
-        request: &SubscribeRequest<'_>,
-        answer: &BackendResult,
-    ) {
-        let Ok(ProxyReply::Response(status, body)) = answer else { return };
-        let ttl_ms = cache_ttl_ms(*status, body, self.clock.now().unix_ms);
-        if ttl_ms > 0
-            && let Some(key) = self.decision_key(call, request)
-            && let Some(backends) = &mut self.backends
-        {
-            let now_ms = cx.now_ms();
-            backends.decisions.insert(key, body, now_ms + ttl_ms, now_ms);
-        }
     }
 
     /// `is_new`: the decision does not come from the cache.
     pub(super) fn subscribe_decided(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         call: &ProxyCall,
         answer: BackendResult,
         is_new: bool,
     ) {
-        let Some(format) = self.format_of(cx, call) else { return };
+        let Some(format) = self.format_of(turn, call) else { return };
         let command = Commands::of(format, &call.frame).next();
         let Some(Ok(Command { id, request: Request::Subscribe(request) })) = &command else {
             return;
         };
         if is_new {
-            self.keep_decision(cx, call, request, &answer);
+            self.deciders.keep_decision(turn, call, request, &answer);
         }
         let decision = answer.and_then(ProxyReply::read::<SubscribeResult>);
         let outcome = match decision.and_then(decided) {
             Ok(BackendDecision::Granted(result)) => {
-                self.subscribe_granted(cx, call, *id, request, Some(result))
+                self.subscribe_granted(turn, call, *id, request, Some(result))
             }
-            Ok(decision) => return self.refuse(cx, call, decision),
+            Ok(decision) => return self.refuse(turn, call, decision),
             Err(fault) => {
-                self.report_fault(cx, &call.proxy, &fault);
-                match self.keys_permit(call, Permission::Subscribe) {
-                    true => self.subscribe_granted(cx, call, *id, request, None),
+                self.deciders.report_fault(turn, &call.proxy, &fault);
+                match self.keys_permit(turn.core, call, Permission::Subscribe) {
+                    true => self.subscribe_granted(turn, call, *id, request, None),
                     false => Err(fault.reply()),
                 }
             }
         };
         if let Err(error) = outcome {
-            self.reply_error(cx, call.conn, *id, &error);
+            turn.reply_error(call.conn, *id, &error);
         }
     }
 
@@ -124,62 +95,69 @@ impl Worker<'_> {
     /// place, and it ends with them.
     fn subscribe_granted(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         call: &ProxyCall,
         id: u32,
         request: &SubscribeRequest<'_>,
         result: Option<SubscribeResult>,
     ) -> Result<(), Error<'static>> {
         let (session, channel) = (call.session, &*request.channel);
-        let asked = self.client_side(request)?;
+        let asked = self.sessions.client_side(turn.core, request)?;
         let Some(result) = result else {
-            let entitlement = self.claim(session, channel)?.entitle(Source::Fallback, asked)?;
-            self.begin_subscription(cx, (session, id), channel, entitlement);
+            let entitlement = self
+                .sessions
+                .claim(turn.core, session, channel)?
+                .entitle(Source::Fallback, asked)?;
+            self.begin_subscription(turn, (session, id), channel, entitlement);
             return Ok(());
         };
         let expire_at_s = (result.expire_at > 0).then_some(result.expire_at);
-        let unix_ms = self.now(cx).unix_ms;
+        let unix_ms = turn.now().unix_ms;
         if expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= unix_ms) {
             return Err(ErrorCode::Expired.into());
         }
         let decided = match result.options() {
             Ok(decided) => decided,
             Err(fault) => {
-                self.report_fault(cx, &call.proxy, &fault);
+                self.deciders.report_fault(turn, &call.proxy, &fault);
                 return Err(fault.reply());
             }
         };
-        let source = Source::Decision(&decided, self.decision_facts(cx, channel, expire_at_s));
-        let entitlement = self.claim(session, channel)?.entitle(source, asked)?;
-        self.begin_subscription(cx, (session, id), channel, entitlement);
+        let source =
+            Source::Decision(&decided, self.sessions.decision_facts(turn, channel, expire_at_s));
+        let entitlement =
+            self.sessions.claim(turn.core, session, channel)?.entitle(source, asked)?;
+        self.begin_subscription(turn, (session, id), channel, entitlement);
         Ok(())
     }
 
     /// Asks a backend whether a client may publish, and what. `said` is the command as received.
     pub(super) fn ask_publish(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         (conn, session, id): CommandOrigin,
         request: &PublishRequest<'_>,
         said: &[u8],
         proxy: &Arc<str>,
     ) -> Result<(), Error<'static>> {
-        self.namespace_of(&request.channel)?;
+        turn.core.namespace_of(&request.channel)?;
         let channel = &*request.channel;
         let call = self.call((conn, session, Some(id)), Event::Publish, proxy, channel, said);
-        if let Err((call, fault)) = self.ask(cx, call, &Question::Publish(request)) {
-            self.publish_decided(cx, &call, Err(fault));
+        if let Err((call, fault)) =
+            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Publish(request))
+        {
+            self.publish_decided(turn, &call, Err(fault));
         }
         Ok(())
     }
 
     pub(super) fn publish_decided(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         call: &ProxyCall,
         answer: BackendResult,
     ) {
-        let Some(format) = self.format_of(cx, call) else { return };
+        let Some(format) = self.format_of(turn, call) else { return };
         let command = Commands::of(format, &call.frame).next();
         let Some(Ok(Command { id, request: Request::Publish(request) })) = &command else { return };
         let decision = answer.and_then(|answered| {
@@ -193,55 +171,94 @@ impl Worker<'_> {
         });
         let publication = match decision {
             Ok(BackendDecision::Granted(publication)) => publication,
-            Ok(decision) => return self.refuse(cx, call, decision),
+            Ok(decision) => return self.refuse(turn, call, decision),
             Err(fault) => {
-                self.report_fault(cx, &call.proxy, &fault);
-                if !self.keys_permit(call, Permission::Publish) {
-                    return self.reply_error(cx, call.conn, *id, &fault.reply());
+                self.deciders.report_fault(turn, &call.proxy, &fault);
+                if !self.keys_permit(turn.core, call, Permission::Publish) {
+                    return turn.reply_error(call.conn, *id, &fault.reply());
                 }
                 NewPublication::default()
             }
         };
-        match self.namespace_of(&request.channel).map(|of| Arc::clone(&of.options)) {
+        match turn.core.namespace_of(&request.channel).map(|of| Arc::clone(&of.options)) {
             Ok(options) => {
-                let publish = self.publication_of(call.session, request, publication);
+                let publish = turn.core.publication_of(call.session, request, publication);
                 let channel = ChannelRef::new(&request.channel, &options);
-                self.publish_command(cx, (call.session, *id), channel, publish);
+                self.publish_command(turn, (call.session, *id), channel, publish);
             }
-            Err(error) => self.reply_error(cx, call.conn, *id, &error),
+            Err(error) => turn.reply_error(call.conn, *id, &error),
         }
     }
 
     /// Whether the `allow_` keys permit what a backend has not decided, and may decide.
-    fn keys_permit(&self, call: &ProxyCall, permission: Permission) -> bool {
-        let subscribed = self.hub.is_subscribed(call.session, &call.channel);
-        self.falls_back(&call.proxy)
+    fn keys_permit(&self, core: &Core<'_>, call: &ProxyCall, permission: Permission) -> bool {
+        let subscribed = core.hub.is_subscribed(call.session, &call.channel);
+        self.deciders.falls_back(&call.proxy)
             && self
-                .claim(call.session, &call.channel)
+                .sessions
+                .claim(core, call.session, &call.channel)
                 .is_ok_and(|claim| claim.permits_by_keys(permission, subscribed))
     }
 
     /// The backend has refused.
     fn refuse<T>(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         call: &ProxyCall,
         decision: BackendDecision<T>,
     ) {
         match decision {
             BackendDecision::Granted(_) | BackendDecision::Nothing => {}
             BackendDecision::Error(error) => {
-                self.reply_error(cx, call.conn, call.id.unwrap_or_default(), &error);
+                turn.reply_error(call.conn, call.id.unwrap_or_default(), &error);
             }
-            BackendDecision::Disconnect(disconnect) => self.disconnect(cx, call.conn, &disconnect),
+            BackendDecision::Disconnect(disconnect) => {
+                self.disconnect(turn, call.conn, &disconnect)
+            }
         }
     }
 
     /// Returns the format of a call's client, if it is still connected.
-    fn format_of(&self, cx: &mut Context<Link>, call: &ProxyCall) -> Option<Format> {
-        let link = cx.data(call.conn).filter(|link| !link.closing)?;
+    fn format_of(&self, turn: &mut Turn<'_, '_>, call: &ProxyCall) -> Option<Format> {
+        let link = turn.cx.data(call.conn).filter(|link| !link.closing)?;
         let is_its_own = link.session() == Some(call.session);
         link.encoding().filter(|_| is_its_own).map(|encoding| encoding.format())
+    }
+}
+
+impl Deciders {
+    /// Returns the cache key of a decision about a subscription; `None` if it may depend on more than user and channel.
+    fn decision_key(
+        &self,
+        core: &Core<'_>,
+        call: &ProxyCall,
+        request: &SubscribeRequest<'_>,
+    ) -> Option<DecisionKey> {
+        let user = core.hub.session(call.session)?.user;
+        (!user.is_empty() && request.data.is_none()).then(|| DecisionKey {
+            proxy: Arc::clone(&call.proxy),
+            user: user.into(),
+            channel: call.channel.clone(),
+        })
+    }
+
+    /// Caches a backend's decision about a subscription, if the backend has set a lifetime.
+    fn keep_decision(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        call: &ProxyCall,
+        request: &SubscribeRequest<'_>,
+        answer: &BackendResult,
+    ) {
+        let Ok(ProxyReply::Response(status, body)) = answer else { return };
+        let ttl_ms = cache_ttl_ms(*status, body, turn.core.clock.now().unix_ms);
+        if ttl_ms > 0
+            && let Some(key) = self.decision_key(turn.core, call, request)
+            && let Some(backends) = &mut self.backends
+        {
+            let now_ms = turn.cx.now_ms();
+            backends.decisions.insert(key, body, now_ms + ttl_ms, now_ms);
+        }
     }
 }
 

@@ -3,11 +3,11 @@
 
 use dunlin_net::{ConnId, Context, WriteError, http};
 
-use super::Worker;
 use super::api::errors_as_status;
 use super::link::{Link, Role};
-use super::parts::PushStep;
+use super::parts::{PushCalls, PushStep};
 use super::reply::PlainResponse;
+use super::turn::{Core, Turn};
 use crate::api::ApiErrorCode;
 use crate::message::online::{OnlineQuery, OnlineReply};
 use crate::message::push::{PushMessage, PushMethod, PushReply, PushRequest};
@@ -18,109 +18,115 @@ use crate::request::trace_parent::TraceParent;
 const LINES: [(&str, &str); 2] =
     [("Content-Type", "application/x-ndjson"), ("Cache-Control", "no-store")];
 
-impl Worker<'_> {
+/// The machine of calls that the push thread handles.
+#[derive(Default)]
+pub(super) struct PushLink {
+    push_calls: PushCalls,
+}
+
+impl PushLink {
     /// Hands a request below `/api/push` over.
     pub(super) fn push_api(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         path: &str,
         request: &http::Request<'_>,
     ) {
-        self.count(Metric::ApiCommands);
+        turn.core.count(Metric::ApiCommands);
         let errors_as_status = errors_as_status(request);
         let Some(method) = PushMethod::find(path) else {
             let why = "below /api there are push, push/batch, push/outcomes/feed, push/scheduled/list and cancel, and push/devices/register, remove, list and feed";
-            self.count(Metric::ApiErrors);
+            turn.core.count(Metric::ApiErrors);
             let (_, body) = ApiErrorCode::NotFound.with_reason(why).response(errors_as_status);
-            return self.answer(cx, conn, &PlainResponse::json(404, body));
+            return turn.answer(conn, &PlainResponse::json(404, body));
         };
-        let admission = self.state.push_admissions.admit(request.body.len());
+        let admission = turn.core.state.push_admissions.admit(request.body.len());
         let Some((call, permit)) = admission else {
-            return self.push_overloaded(cx, conn);
+            return self.push_overloaded(turn, conn);
         };
         let body = request.body.into();
         let trace = request.headers.get_str("traceparent").and_then(TraceParent::read);
         let request = PushRequest { call, conn, method, body, errors_as_status, trace, permit };
-        let to = self.state.bus.push();
-        if self.endpoint.send(to, PushMessage::Request(Box::new(request))).is_err() {
-            self.count(Metric::BusRefused);
-            return self.push_overloaded(cx, conn);
+        let to = turn.core.state.bus.push();
+        if turn.core.endpoint.send(to, PushMessage::Request(Box::new(request))).is_err() {
+            turn.core.count(Metric::BusRefused);
+            return self.push_overloaded(turn, conn);
         }
-        if let Some(link) = cx.data(conn) {
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Push;
         }
         self.push_calls.begin(conn, call);
     }
 
-    fn push_overloaded(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        self.count(Metric::ApiErrors);
+    fn push_overloaded(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+        turn.core.count(Metric::ApiErrors);
         let why = "too many pushes are under way; send again in a moment";
         let (_, body) = ApiErrorCode::LimitExceeded.with_reason(why).response(true);
         let answer = PlainResponse::json(503, body).header("Retry-After", "1");
-        self.answer(cx, conn, &answer);
+        turn.answer(conn, &answer);
     }
 
     /// A piece of a response has come.
-    pub(super) fn push_replied(&mut self, cx: &mut Context<Link>, reply: PushReply) {
+    pub(super) fn push_replied(&mut self, turn: &mut Turn<'_, '_>, reply: PushReply) {
         let conn = reply.conn;
         match self.push_calls.handle_reply(reply) {
             None => {}
             Some(PushStep::Respond { status, body }) => {
                 if body.starts_with(b"{\"error\"") {
-                    self.count(Metric::ApiErrors);
+                    turn.core.count(Metric::ApiErrors);
                 }
-                release(cx, conn);
-                self.answer(cx, conn, &PlainResponse::json(status, body));
+                release(turn.cx, conn);
+                turn.answer(conn, &PlainResponse::json(status, body));
             }
             Some(PushStep::Stream { lines, begins, ends }) => {
                 if ends {
-                    release(cx, conn);
+                    release(turn.cx, conn);
                 }
-                let written = cx.outstanding(conn).and_then(|id| {
-                    write_lines(cx, id, begins, &lines)?;
-                    if ends { cx.end_chunks(id) } else { Ok(()) }
+                let written = turn.cx.outstanding(conn).and_then(|id| {
+                    write_lines(turn.cx, id, begins, &lines)?;
+                    if ends { turn.cx.end_chunks(id) } else { Ok(()) }
                 });
                 if written.is_err() {
-                    return cx.abort(conn);
+                    return turn.cx.abort(conn);
                 }
                 if !ends {
-                    self.push_writable(cx, conn);
+                    self.push_writable(turn, conn);
                 }
             }
-            Some(PushStep::Abort) => cx.abort(conn),
+            Some(PushStep::Abort) => turn.cx.abort(conn),
         }
     }
 
     /// Lets the push thread send more once the client's socket has taken everything.
-    pub(super) fn push_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
-        if !cx.want_writable(conn) {
+    pub(super) fn push_writable(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+        if !turn.cx.want_writable(conn) {
             self.push_calls.handle_drained(conn);
-            self.transmit_to_push();
+            self.transmit_to_push(turn.core);
         }
     }
 
     /// A connection has closed, before its response or after.
-    pub(super) fn push_closed(&mut self, conn: ConnId) {
+    pub(super) fn push_closed(&mut self, core: &mut Core<'_>, conn: ConnId) {
         self.push_calls.handle_closed(conn);
-        self.transmit_to_push();
+        self.transmit_to_push(core);
     }
 
     /// Replies which of these users have a session here.
-    pub(super) fn query_online(&mut self, query: &OnlineQuery) {
-        let here = |user: &String| self.hub.sessions_of(user).next().is_some();
+    pub(super) fn query_online(&mut self, core: &mut Core<'_>, query: &OnlineQuery) {
+        let here = |user: &String| core.hub.sessions_of(user).next().is_some();
         let online = (0u32..).zip(&*query.users).filter(|(_, user)| here(user)).map(|(at, _)| at);
         let online = online.collect();
         let reply = OnlineReply { request_id: query.request_id, online };
         self.push_calls.enqueue(reply.into());
-        self.transmit_to_push();
+        self.transmit_to_push(core);
     }
 
     /// Gives the push thread what waits for it, as far as its ring has room.
-    pub(super) fn transmit_to_push(&mut self) {
-        let to = self.state.bus.push();
+    pub(super) fn transmit_to_push(&mut self, core: &mut Core<'_>) {
+        let to = core.state.bus.push();
         while let Some(message) = self.push_calls.poll_transmit() {
-            if let Err(full) = self.endpoint.send(to, message) {
+            if let Err(full) = core.endpoint.send(to, message) {
                 return self.push_calls.put_back(full.into_value());
             }
         }

@@ -7,7 +7,7 @@ use dunlin_hub::{
     ChannelRef, Event, MemberUser, NewPublication, NewSession, Outgoing, SessionId, StreamPosition,
     SubscribeOptions, tenant,
 };
-use dunlin_net::{ConnId, Context, http};
+use dunlin_net::{ConnId, http};
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{Disconnect, ErrorCode};
 use dunlin_protocol::pusher::{
@@ -17,12 +17,13 @@ use dunlin_protocol::pusher::{
 };
 use dunlin_wire::http1::query;
 
-use super::Worker;
+use super::clients::Clients;
 use super::command_timer::CommandTimer;
 use super::link::{Link, Role};
 use super::parts::{Pending, SessionParams};
 use super::permission::{Entitlement, Source};
 use super::routes::{origin_of, origin_refused};
+use super::turn::{Core, Turn};
 use crate::limits::budget::{BudgetKey, CommandKind, Rates, Work};
 
 use crate::metrics::Metric;
@@ -95,28 +96,28 @@ fn authorized_member(
     }
 }
 
-impl Worker<'_> {
+impl Clients {
     /// Upgrades `GET /app/KEY` to WebSocket and opens the session.
     pub(super) fn open_pusher(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         key: &str,
         request: &http::Request<'_>,
     ) {
-        let app = self.settings.pusher.by_key(key).map(Arc::clone);
+        let app = turn.core.settings.pusher.by_key(key).map(Arc::clone);
         if let Some(app) = &app
             && origin::admitted(&app.config.allowed_origins, origin_of(request), request.host)
                 .is_none()
         {
-            return self.answer(cx, conn, &origin_refused());
+            return turn.answer(conn, &origin_refused());
         }
-        let Some(upgraded) = self.upgrade(cx, conn, request, &[]) else { return };
+        let Some(upgraded) = turn.upgrade(conn, request, &[]) else { return };
         let encoding = Encoding::pusher(upgraded.compressed);
-        if let Some(link) = cx.data(conn) {
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.await_connect(cx, conn);
+        turn.await_connect(conn);
         let query = request.query.unwrap_or("");
         let version = query::pairs(query).find(|(name, _)| name == "protocol");
         let opened = match (app, version.map(|(_, version)| version.parse::<u32>())) {
@@ -126,77 +127,81 @@ impl Worker<'_> {
             (_, Some(Ok(version))) if !VERSIONS.contains(&version) => {
                 Err((PusherCode::UnsupportedVersion, "versions 5 to 7 of the protocol are spoken"))
             }
-            (Some(app), _) => self.begin_pusher(cx, conn, encoding, &app),
+            (Some(app), _) => self.begin_pusher(turn, conn, encoding, &app),
         };
         if let Err((code, why)) = opened {
-            self.end_pusher(cx, conn, code, why);
+            self.end_pusher(turn, conn, code, why);
         }
     }
 
     /// Opens the session of a connection.
     fn begin_pusher(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         encoding: Encoding,
         app: &Arc<App>,
     ) -> Result<(), (PusherCode, &'static str)> {
         const FULL: (PusherCode, &str) = (PusherCode::OverCapacity, "there is no room now");
-        let Some(&mut Link { peer, .. }) = cx.data(conn) else { return Ok(()) };
+        let Some(&mut Link { peer, .. }) = turn.cx.data(conn) else { return Ok(()) };
         let user = &*app.prefix;
-        let is_open = self.tenant_of(user).is_none_or(|tenant| tenant.is_open());
-        if self.wait_to_begin(user, peer, std::iter::empty()) > 0
+        let is_open = turn.core.tenant_of(user).is_none_or(|tenant| tenant.is_open());
+        if turn.core.wait_to_begin(user, peer, std::iter::empty()) > 0
             || !is_open
-            || !self.has_room_for(user)
+            || !turn.core.has_room_for(user)
         {
             return Err(FULL);
         }
-        let config = &self.settings.config.pusher;
+        let config = &turn.core.settings.config.pusher;
         let activity_timeout_ms = config.activity_timeout_ms;
         let params = SessionParams {
             ping_interval_ms: activity_timeout_ms,
             pong_timeout_ms: config.pong_timeout_ms,
             key: None,
         };
-        let now = self.now(cx);
-        let params = self.heartbeat.hold(params).ok_or(FULL)?;
+        let now = turn.now();
+        let params = self.sessions.heartbeat.hold(params).ok_or(FULL)?;
         let new = NewSession {
             tag: conn.to_u64(),
             encoding: encoding.into(),
             user,
-            owner: self.owner_of(user, peer),
-            outbox_bytes_max: self.outbox_bytes_max(),
+            owner: turn.core.owner_of(user, peer),
+            outbox_bytes_max: turn.core.outbox_bytes_max(),
             ..NewSession::default()
         };
-        let Ok(session) = self.hub.open_session(now, new) else {
-            self.heartbeat.release(params);
+        let Ok(session) = turn.core.hub.open_session(now, new) else {
+            self.sessions.heartbeat.release(params);
             return Err(FULL);
         };
-        if let Some(link) = cx.data(conn) {
+        if let Some(link) = turn.cx.data(conn) {
             link.set_session(Some(session), params);
             link.protocol_state.connected();
         }
-        self.authenticated(cx, conn);
-        cx.coalesce_input(conn);
-        self.population_changed(user);
+        turn.authenticated(conn);
+        turn.cx.coalesce_input(conn);
+        turn.core.population_changed(user);
         let socket_id = self.pusher.begin(session, app);
-        self.emit_connect(session, user, encoding);
-        self.say(session, |out| {
+        turn.core.emit_connect(session, user, encoding);
+        self.say(turn.core, session, |out| {
             event::write_connection_established(out, socket_id, activity_timeout_ms.div_ceil(1000));
         });
-        self.schedule_first_ping(cx, session);
-        let _ = self.charge_request(cx, conn, None, Work { commands: 1, ..Work::default() });
+        self.sessions.schedule_first_ping(turn, session);
+        let _ = turn.charge_request(conn, None, Work { commands: 1, ..Work::default() });
         Ok(())
     }
 
-    fn end_pusher(&mut self, cx: &mut Context<Link>, conn: ConnId, code: PusherCode, why: &str) {
-        self.disconnect(cx, conn, &Disconnect { code: code.code(), reason: why.to_owned().into() });
+    fn end_pusher(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, code: PusherCode, why: &str) {
+        self.disconnect(
+            turn,
+            conn,
+            &Disconnect { code: code.code(), reason: why.to_owned().into() },
+        );
     }
 
     /// Disconnects the sessions of apps that no longer exist, or belong to another tenant now, and of those whose secret, which
     /// has signed what their sessions have, is another now.
-    pub(super) fn end_pusher_apps(&mut self, cx: &mut Context<Link>) {
-        let (apps, hub) = (Arc::clone(&self.settings.pusher), &self.hub);
+    pub(super) fn end_pusher_apps(&mut self, turn: &mut Turn<'_, '_>) {
+        let (apps, hub) = (Arc::clone(&turn.core.settings.pusher), &turn.core.hub);
         let ended = self.pusher.renew_apps(|session, before| {
             let tenant = hub.session(session).and_then(|view| tenant::split(view.user).0);
             let app = apps.by_name(&before.name)?;
@@ -211,9 +216,9 @@ impl Worker<'_> {
                 Some(_) => (PusherCode::Reconnect, "the app's key or secret was replaced"),
                 None => (PusherCode::NoApp, "the app was taken away"),
             };
-            if let Some(view) = self.hub.session(session) {
+            if let Some(view) = turn.core.hub.session(session) {
                 let conn = ConnId::from_u64(view.tag);
-                self.end_pusher(cx, conn, code, why);
+                self.end_pusher(turn, conn, code, why);
             }
         }
     }
@@ -221,19 +226,19 @@ impl Worker<'_> {
     /// Executes the messages of a frame while there is budget. `Some`: the remaining messages, and when they may continue.
     pub(super) fn handle_pusher<'f>(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         frame: &'f [u8],
     ) -> Option<(&'f [u8], u64)> {
         let mut messages = Messages::new(frame);
-        let mut timer = CommandTimer::start(&self.state);
+        let mut timer = CommandTimer::start(&turn.core.state);
         loop {
             let before = messages.rest().len();
             let message = messages.next()?;
-            let link = cx.data(conn).filter(|link| !link.closing)?;
+            let link = turn.cx.data(conn).filter(|link| !link.closing)?;
             let session = link.session()?;
             if link.protocol_state.heard() {
-                self.pong_received(cx, conn);
+                self.sessions.pong_received(turn, conn);
             }
             let kind = match &message {
                 Ok(Message::ClientEvent { .. }) => Some(CommandKind::Publish),
@@ -243,17 +248,17 @@ impl Worker<'_> {
                 _ => None,
             };
             let (channel, deliveries) = match message {
-                Ok(message) => self.handle_message(cx, conn, session, message),
+                Ok(message) => self.handle_message(turn, conn, session, message),
                 Err(malformed) => {
-                    self.count(Metric::ProtocolErrors);
-                    self.say(session, |out| event::write_error(out, None, malformed));
+                    turn.core.count(Metric::ProtocolErrors);
+                    self.say(turn.core, session, |out| event::write_error(out, None, malformed));
                     (None, 0)
                 }
             };
-            self.drain_events(cx);
+            self.drain_events(turn);
             let bytes = (before - messages.rest().len()) as u64;
             let work = Work { commands: 1, kind, bytes, deliveries, spent_ns: timer.lap() };
-            if let Some(ready_ms) = self.charge_request(cx, conn, channel.as_deref(), work) {
+            if let Some(ready_ms) = turn.charge_request(conn, channel.as_deref(), work) {
                 return Some((messages.rest(), ready_ms));
             }
         }
@@ -262,46 +267,49 @@ impl Worker<'_> {
     /// Executes one message. Returns the channel that it is about, and the number of deliveries that it may cause.
     fn handle_message(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         session: SessionId,
         message: Message<'_>,
     ) -> (Option<String>, u64) {
         let app = self.pusher.get(session).map(|of| &*of.app.name);
-        let Some(app) = app.and_then(|name| self.settings.pusher.by_name(name)).map(Arc::clone)
+        let Some(app) =
+            app.and_then(|name| turn.core.settings.pusher.by_name(name)).map(Arc::clone)
         else {
             return (None, 0);
         };
         if message != Message::Pong {
-            self.count(Metric::Commands);
+            turn.core.count(Metric::Commands);
         }
         match message {
             Message::Pong => {}
-            Message::Ping => self.say(session, event::write_pong),
+            Message::Ping => self.say(turn.core, session, event::write_pong),
             Message::Subscribe(request) => {
                 let channel = app.channel(&request.channel);
-                match self.subscribe_pusher(cx, session, &app, &channel, &request) {
+                match self.subscribe_pusher(turn, session, &app, &channel, &request) {
                     Ok(()) => {
-                        let deliveries = self.joins_of(&channel);
+                        let deliveries = turn.core.joins_of(&channel);
                         return (Some(channel), deliveries);
                     }
-                    Err(refused) => self.refuse_subscription(session, &request.channel, &refused),
+                    Err(refused) => {
+                        self.refuse_subscription(turn.core, session, &request.channel, &refused)
+                    }
                 }
             }
             Message::Unsubscribe { channel } => {
-                let (channel, now) = (app.channel(&channel), self.now(cx));
-                let deliveries = self.joins_of(&channel);
-                self.hub.handle_unsubscribe(now, session, &channel, None);
+                let (channel, now) = (app.channel(&channel), turn.now());
+                let deliveries = turn.core.joins_of(&channel);
+                turn.core.hub.handle_unsubscribe(now, session, &channel, None);
                 return (Some(channel), deliveries);
             }
-            Message::SignIn(request) => self.sign_in(cx, conn, session, &app, &request),
+            Message::SignIn(request) => self.sign_in(turn, conn, session, &app, &request),
             Message::ClientEvent { channel, event: name, data } => {
                 let channel = app.channel(&channel);
-                let deliveries = self.deliveries_to(&channel, data.as_bytes().len());
+                let deliveries = turn.core.deliveries_to(&channel, data.as_bytes().len());
                 let bytes = data.as_bytes().len();
                 match self
-                    .may_send(session, &app, &channel, &name, bytes)
-                    .and_then(|()| self.charge_client_event(cx, session, &app))
+                    .may_send(turn.core, session, &app, &channel, &name, bytes)
+                    .and_then(|()| self.charge_client_event(turn, session, &app))
                 {
                     Ok(()) => {
                         let publish = NewPublication {
@@ -310,21 +318,21 @@ impl Worker<'_> {
                             tags: [(EVENT_TAG.into(), (&*name).into())].into_iter().collect(),
                             ..NewPublication::default()
                         };
-                        self.send_client_event(cx, session, &channel, publish);
+                        self.send_client_event(turn, session, &channel, publish);
                         return (Some(channel), deliveries);
                     }
                     Err(why) => {
-                        self.count(Metric::CommandErrors);
+                        turn.core.count(Metric::CommandErrors);
                         let code = Some(PusherCode::ClientEventRefused);
-                        self.say(session, |out| event::write_error(out, code, why));
+                        self.say(turn.core, session, |out| event::write_error(out, code, why));
                     }
                 }
             }
             Message::Unknown { event: name } => {
-                self.count(Metric::CommandErrors);
+                turn.core.count(Metric::CommandErrors);
                 let name = &name[..name.floor_char_boundary(64)];
                 let why = format!("{name:?} is no event that clients send");
-                self.say(session, |out| event::write_error(out, None, why));
+                self.say(turn.core, session, |out| event::write_error(out, None, why));
             }
         }
         (None, 0)
@@ -332,7 +340,7 @@ impl Worker<'_> {
 
     fn subscribe_pusher(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         app: &App,
         channel: &str,
@@ -349,9 +357,11 @@ impl Worker<'_> {
             return Ok(());
         };
         let member = authorized_member(app, socket_id, of.user.as_ref(), request)?;
-        if ChannelKind::of(name) == ChannelKind::User && self.hub.is_subscribed(session, channel) {
+        if ChannelKind::of(name) == ChannelKind::User
+            && turn.core.hub.is_subscribed(session, channel)
+        {
             // Since the sign-in; libraries subscribe once they learn of it.
-            self.say(session, |out| event::write_subscription_succeeded(out, name, &[]));
+            self.say(turn.core, session, |out| event::write_subscription_succeeded(out, name, &[]));
             return Ok(());
         }
         let is_presence = ChannelKind::of(name) == ChannelKind::Presence;
@@ -368,40 +378,50 @@ impl Worker<'_> {
             }),
             ..SubscribeOptions::default()
         };
-        self.request_channel(cx, Pending::Pusher { session }, session, channel, asked)
+        self.request_channel(turn, Pending::Pusher { session }, session, channel, asked)
     }
 
     /// Requests a subscription from the hub.
     fn request_channel(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         pending: Pending,
         session: SessionId,
         channel: &str,
         asked: SubscribeOptions,
     ) -> Result<(), SubscriptionError> {
-        let entitled =
-            self.claim(session, channel).and_then(|claim| claim.entitle(Source::App, asked));
+        let entitled = self
+            .sessions
+            .claim(turn.core, session, channel)
+            .and_then(|claim| claim.entitle(Source::App, asked));
         let Entitlement { options, subscribe, .. } = entitled
             .map_err(|error| SubscriptionError::new("InvalidChannel", 400, error.message))?;
-        let now = self.now(cx);
-        if let Some(token) = self.token(cx, pending) {
+        let now = turn.now();
+        if let Some(token) = self.token(turn, pending) {
             let channel = ChannelRef::new(channel, &options);
-            self.hub.handle_subscribe(now, token, session, channel, subscribe);
+            turn.core.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
         Ok(())
     }
 
-    fn refuse_subscription(&mut self, session: SessionId, name: &str, refused: &SubscriptionError) {
-        self.count(Metric::CommandErrors);
+    fn refuse_subscription(
+        &mut self,
+        core: &mut Core<'_>,
+        session: SessionId,
+        name: &str,
+        refused: &SubscriptionError,
+    ) {
+        core.count(Metric::CommandErrors);
         let SubscriptionError { kind, status, why } = refused;
         let name = &name[..name.floor_char_boundary(dunlin_protocol::pusher::NAME_BYTES_MAX)];
-        self.say(session, |out| event::write_subscription_error(out, name, kind, *status, why));
+        self.say(core, session, |out| {
+            event::write_subscription_error(out, name, kind, *status, why)
+        });
     }
 
     fn sign_in(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         session: SessionId,
         app: &App,
@@ -409,31 +429,31 @@ impl Worker<'_> {
     ) {
         let Some(socket_id) = self.pusher.socket_id(session) else { return };
         if self.pusher.get(session).is_some_and(|of| of.user.is_some()) {
-            self.count(Metric::CommandErrors);
+            turn.core.count(Metric::CommandErrors);
             let why = "the connection has signed in already";
-            return self.say(session, |out| event::write_error(out, None, why));
+            return self.say(turn.core, session, |out| event::write_error(out, None, why));
         }
         let data = &*request.user_data;
         let unauthorized = PusherCode::Unauthorized;
         if data.len() > app.config.event_bytes_max {
-            return self.end_pusher(cx, conn, unauthorized, "user_data is too long");
+            return self.end_pusher(turn, conn, unauthorized, "user_data is too long");
         }
         if !app.has_authorized(&request.auth, &sign_in_text(socket_id, data)) {
             let why = "the signature is not the app's for this socket id and user_data";
-            return self.end_pusher(cx, conn, unauthorized, why);
+            return self.end_pusher(turn, conn, unauthorized, why);
         }
         let member = match Member::of_user_data(data) {
             Ok(member) => member,
-            Err(why) => return self.end_pusher(cx, conn, unauthorized, &why),
+            Err(why) => return self.end_pusher(turn, conn, unauthorized, &why),
         };
-        let owner = self.hub.owner(session);
+        let owner = turn.core.hub.owner(session);
         let user = app.user(&member.user_id);
-        if !self.admits_user(&user) {
+        if !turn.core.admits_user(&user) {
             let why = "the user has as many connections as it may";
-            return self.end_pusher(cx, conn, PusherCode::OverCapacity, why);
+            return self.end_pusher(turn, conn, PusherCode::OverCapacity, why);
         }
-        self.hub.identify(session, &user, owner, None);
-        self.population_changed(&user);
+        turn.core.hub.identify(session, &user, owner, None);
+        turn.core.population_changed(&user);
         let name = server_to_user_channel(&member.user_id);
         if let Some(of) = self.pusher.get_mut(session) {
             of.user = Some(Arc::new(member));
@@ -443,17 +463,17 @@ impl Worker<'_> {
         let pending = Pending::PusherSignIn { session, user_data: data.into() };
         let subscribe = SubscribeOptions { granted: true, ..SubscribeOptions::default() };
         let is_requested = is_name(&name)
-            && self.request_channel(cx, pending, session, &app.channel(&name), subscribe).is_ok();
+            && self.request_channel(turn, pending, session, &app.channel(&name), subscribe).is_ok();
         if !is_requested {
             // Nobody can send to a user whose channel would have such a name.
-            self.say(session, |out| event::write_signin_success(out, data));
+            self.say(turn.core, session, |out| event::write_signin_success(out, data));
         }
     }
 
     /// Confirms a sign-in, once the user's channel is subscribed.
     pub(super) fn sign_in_answered(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         user_data: &str,
         answer: &Event,
@@ -462,23 +482,24 @@ impl Worker<'_> {
             Event::Subscribed { result: Err(dunlin_hub::Error::Cancelled), .. } => {}
             Event::Subscribed {
                 result: Ok(_) | Err(dunlin_hub::Error::AlreadySubscribed), ..
-            } => self.say(session, |out| event::write_signin_success(out, user_data)),
-            _ => self.sign_in_failed(cx, session),
+            } => self.say(turn.core, session, |out| event::write_signin_success(out, user_data)),
+            _ => self.sign_in_failed(turn, session),
         }
     }
 
     /// The user's channel could not be subscribed: the client comes back after a while, and signs in again.
-    pub(super) fn sign_in_failed(&mut self, cx: &mut Context<Link>, session: SessionId) {
-        if let Some(view) = self.hub.session(session) {
+    pub(super) fn sign_in_failed(&mut self, turn: &mut Turn<'_, '_>, session: SessionId) {
+        if let Some(view) = turn.core.hub.session(session) {
             let conn = ConnId::from_u64(view.tag);
             let why = "the channel of the user cannot be subscribed now; come back";
-            self.end_pusher(cx, conn, PusherCode::OverCapacity, why);
+            self.end_pusher(turn, conn, PusherCode::OverCapacity, why);
         }
     }
 
     /// Whether a client may send such an event to a channel.
     fn may_send(
         &self,
+        core: &Core<'_>,
         session: SessionId,
         app: &App,
         channel: &str,
@@ -489,7 +510,7 @@ impl Worker<'_> {
         if !app.config.client_events {
             return Err("client events are off for this app (pusher.apps.*.client_events)".into());
         }
-        if !ChannelKind::takes_client_events(name) || !self.hub.is_subscribed(session, channel) {
+        if !ChannelKind::takes_client_events(name) || !core.hub.is_subscribed(session, channel) {
             let why = "client events are for subscribers of private and presence channels";
             return Err(why.into());
         }
@@ -506,51 +527,56 @@ impl Worker<'_> {
     /// Charges an event to the client's rate.
     fn charge_client_event(
         &mut self,
-        cx: &Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         app: &App,
     ) -> Result<(), String> {
         let per_s = app.config.client_events_per_s;
         // Refused events are not charged, so that a client that sends too fast keeps its rate.
         let (budget_key, rates) = (BudgetKey::client_events(session), Rates::per_second(per_s));
-        if self.budgets.charge(budget_key, &rates, Work::default(), cx.now_ms()) > 0 {
+        if turn.core.budgets.charge(budget_key, &rates, Work::default(), turn.cx.now_ms()) > 0 {
             return Err(format!("at most {per_s} client events a second"));
         }
         let one = Work { commands: 1, ..Work::default() };
-        self.budgets.charge(budget_key, &rates, one, cx.now_ms());
+        turn.core.budgets.charge(budget_key, &rates, one, turn.cx.now_ms());
         Ok(())
     }
 
     fn send_client_event(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         channel: &str,
         publish: NewPublication,
     ) {
-        let Ok(namespace) = self.namespace_of(channel) else { return };
+        let Ok(namespace) = turn.core.namespace_of(channel) else { return };
         let options = Arc::clone(&namespace.options);
         let publish = NewPublication {
-            info: self.hub.client_info(session, Some(channel)),
-            owner: self.hub.owner(session),
+            info: turn.core.hub.client_info(session, Some(channel)),
+            owner: turn.core.hub.owner(session),
             except: Some(session),
             // The last event of a cache channel is the last of a backend.
             skip_history: true,
             ..publish
         };
-        let now = self.now(cx);
-        if let Some(token) = self.token(cx, Pending::Pusher { session }) {
-            self.hub.handle_publish(now, token, ChannelRef::new(channel, &options), publish);
+        let now = turn.now();
+        if let Some(token) = self.token(turn, Pending::Pusher { session }) {
+            turn.core.hub.handle_publish(now, token, ChannelRef::new(channel, &options), publish);
         }
     }
 
     /// Handles the hub's success of a client's request.
-    pub(super) fn pusher_answered(&mut self, session: SessionId, event: Event) {
+    pub(super) fn pusher_answered(
+        &mut self,
+        core: &mut Core<'_>,
+        session: SessionId,
+        event: Event,
+    ) {
         match event {
             Event::Subscribed { channel, result: Ok(subscribed), .. } => {
-                self.charge_recovery(&channel, &subscribed.publications);
+                core.charge_recovery(&channel, &subscribed.publications);
                 let name = pusher_name(&channel);
-                self.say(session, |out| {
+                self.say(core, session, |out| {
                     event::write_subscription_succeeded(out, name, &subscribed.members);
                 });
                 if ChannelKind::is_cache(name) {
@@ -558,9 +584,9 @@ impl Worker<'_> {
                         Some(publication) => {
                             let outgoing =
                                 &Outgoing::Publication { channel: &channel, publication };
-                            self.say(session, |out| event::write_push(out, outgoing));
+                            self.say(core, session, |out| event::write_push(out, outgoing));
                         }
-                        None => self.say(session, |out| event::write_cache_miss(out, name)),
+                        None => self.say(core, session, |out| event::write_cache_miss(out, name)),
                     }
                 }
             }
@@ -573,67 +599,72 @@ impl Worker<'_> {
                         if ChannelKind::of(pusher_name(&channel)) == ChannelKind::User =>
                     {
                         let name = pusher_name(&channel);
-                        return self.say(session, |out| {
+                        return self.say(core, session, |out| {
                             event::write_subscription_succeeded(out, name, &[]);
                         });
                     }
                     dunlin_hub::Error::AlreadySubscribed => {
-                        self.count(Metric::CommandErrors);
+                        core.count(Metric::CommandErrors);
                         let why =
                             format!("existing subscription to channel {}", pusher_name(&channel));
-                        return self.say(session, |out| event::write_error(out, None, why));
+                        return self.say(core, session, |out| event::write_error(out, None, why));
                     }
                     dunlin_hub::Error::LimitExceeded => SubscriptionError::limit(
                         "the channel has as many members, or the connection as many channels, as it may",
                     ),
                     error => SubscriptionError::new("Error", 503, error),
                 };
-                self.refuse_subscription(session, pusher_name(&channel), &refused);
+                self.refuse_subscription(core, session, pusher_name(&channel), &refused);
             }
-            Event::Published { result: Err(error), .. } => self.pusher_failed(session, error),
+            Event::Published { result: Err(error), .. } => self.pusher_failed(core, session, error),
             _ => {}
         }
     }
 
     /// Handles the hub's failure of a client's request.
-    pub(super) fn pusher_failed(&mut self, session: SessionId, error: dunlin_hub::Error) {
-        self.count(Metric::CommandErrors);
+    pub(super) fn pusher_failed(
+        &mut self,
+        core: &mut Core<'_>,
+        session: SessionId,
+        error: dunlin_hub::Error,
+    ) {
+        core.count(Metric::CommandErrors);
         let error = dunlin_protocol::centrifuge::Error::from(error);
         let code = match ErrorCode::from_code(error.code) {
             Some(ErrorCode::LimitExceeded) => Some(PusherCode::ClientEventRefused),
             _ => None,
         };
-        self.say(session, |out| event::write_error(out, code, error.message));
+        self.say(core, session, |out| event::write_error(out, code, error.message));
     }
 
     /// Appends an event to a session's outbox.
-    fn say(&mut self, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
-        let Some(view) = self.hub.session(session) else { return };
+    fn say(&mut self, core: &mut Core<'_>, session: SessionId, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(view) = core.hub.session(session) else { return };
         let Some(encoding) = Encoding::of(view.encoding) else { return };
-        let encoder = &mut self.encoder;
+        let encoder = &mut core.encoder;
         let mut bytes = 0;
-        self.hub.push(session, |out| {
+        core.hub.push(session, |out| {
             let before = out.len();
             encoder.pusher_event(encoding, out, write);
             bytes = out.len() - before;
         });
-        self.charge_reply(session, bytes);
+        core.charge_reply(session, bytes);
     }
 
     /// The hub has ended a subscription because messages of the channel were lost. The protocol has no recovery: who comes
     /// back subscribes again, and knows that there was a break.
     pub(super) fn pusher_unsubscribed(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         code: u32,
     ) {
         if code >= 2500
             && self.pusher.get(session).is_some()
-            && let Some(view) = self.hub.session(session)
+            && let Some(view) = turn.core.hub.session(session)
         {
             let conn = ConnId::from_u64(view.tag);
-            self.end_pusher(cx, conn, PusherCode::Reconnect, "messages were lost; come back");
+            self.end_pusher(turn, conn, PusherCode::Reconnect, "messages were lost; come back");
         }
     }
 }

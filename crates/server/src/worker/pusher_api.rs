@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use dunlin_hub::NewPublication;
-use dunlin_net::{ConnId, Context, http};
+use dunlin_net::{ConnId, http};
 use dunlin_protocol::pusher::{EVENT_TAG, PusherCode};
 
-use super::Worker;
-use super::link::Link;
+use super::api::Api;
+use super::clients::Clients;
 use super::parts::{CallForm, CallId, CommandPlace, CommandSlot, NewCall};
 use super::reply::PlainResponse;
+use super::turn::{Core, Turn};
 use crate::api::request::{
     ChannelRequest, ChannelsRequest, DisconnectRequest, HistoryRequest, Target,
 };
@@ -23,15 +24,15 @@ use crate::pusher::{
 /// What the JSON around an event's data takes, in bytes; a byte of the data takes up to six.
 const EVENT_OVERHEAD: usize = 64 << 10;
 
-impl Worker<'_> {
+impl Api {
     /// How much is taken of the body of a call, of which not all is here; `None`: the call is answered already.
     pub(super) fn takes_pusher_body(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
-        match self.pusher_caller(&head_of(head), None) {
+        match self.pusher_caller(turn.core, &head_of(head), None) {
             Ok(app) => {
                 let config = &app.config;
                 let events = config
@@ -42,7 +43,7 @@ impl Worker<'_> {
                 Some((EVENT_OVERHEAD + events + channels) as u64)
             }
             Err(refusal) => {
-                self.refuse_pusher_call(cx, conn, &refusal);
+                self.refuse_pusher_call(turn, conn, &refusal);
                 None
             }
         }
@@ -51,51 +52,53 @@ impl Worker<'_> {
     /// Serves what is below `/apps/`.
     pub(super) fn pusher_api(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         conn: ConnId,
         request: &http::Request<'_>,
     ) {
         let head = head_of(&request.head);
-        let called = self.pusher_caller(&head, Some(request.body));
+        let called = self.pusher_caller(turn.core, &head, Some(request.body));
         let called = called.and_then(|app| Ok((head.parse(&app, request.body)?, app)));
         let (call, app) = match called {
             Ok(called) => called,
-            Err(refusal) => return self.refuse_pusher_call(cx, conn, &refusal),
+            Err(refusal) => return self.refuse_pusher_call(turn, conn, &refusal),
         };
-        self.authenticated(cx, conn);
-        self.count(Metric::ApiCommands);
-        if let Err(refusal) = self.carry_out(cx, conn, &app, call) {
-            self.refuse_pusher_call(cx, conn, &refusal);
+        turn.authenticated(conn);
+        turn.core.count(Metric::ApiCommands);
+        if let Err(refusal) = self.carry_out(turn, clients, conn, &app, call) {
+            self.refuse_pusher_call(turn, conn, &refusal);
         }
     }
 
     /// The app whose secret has signed a call.
     fn pusher_caller(
         &self,
+        core: &Core<'_>,
         head: &CallHead<'_>,
         body: Option<&[u8]>,
     ) -> Result<Arc<App>, PusherError> {
         let id = split_path(head.path).map_or("", |(id, _)| id);
-        let Some(app) = self.settings.pusher.by_id(id) else {
+        let Some(app) = core.settings.pusher.by_id(id) else {
             let why = "no app has this id".to_owned();
             return Err(PusherError { status: 404, why });
         };
-        head.authorize(app, self.clock.now().unix_ms, body)?;
-        if self.tenant_of(&app.prefix).is_some_and(|tenant| !tenant.is_open()) {
+        head.authorize(app, core.clock.now().unix_ms, body)?;
+        if core.tenant_of(&app.prefix).is_some_and(|tenant| !tenant.is_open()) {
             let why = "a tenant of this name is being taken away; try again".to_owned();
             return Err(PusherError { status: 503, why });
         }
         Ok(Arc::clone(app))
     }
 
-    fn refuse_pusher_call(&mut self, cx: &mut Context<Link>, conn: ConnId, refusal: &PusherError) {
-        self.count(Metric::ApiErrors);
-        self.answer_pusher_call(cx, conn, refusal.status, refusal.why.as_bytes().to_vec());
+    fn refuse_pusher_call(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, refusal: &PusherError) {
+        turn.core.count(Metric::ApiErrors);
+        self.answer_pusher_call(turn, conn, refusal.status, refusal.why.as_bytes().to_vec());
     }
 
     fn answer_pusher_call(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         status: u16,
         body: Vec<u8>,
@@ -104,25 +107,26 @@ impl Worker<'_> {
         if status >= 400 {
             answer.content_type = "text/plain; charset=utf-8";
         }
-        self.answer(cx, conn, &answer);
+        turn.answer(conn, &answer);
     }
 
     fn carry_out(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         conn: ConnId,
         app: &Arc<App>,
         call: Call,
     ) -> Result<(), PusherError> {
         let none = crate::pusher::RequestedInfo::NONE;
-        let unix_ms = self.clock.now().unix_ms;
+        let unix_ms = turn.core.clock.now().unix_ms;
         let plan_of = |shape, info| Plan::new(app, shape, info, unix_ms);
         match call {
             Call::Publish(publish) => {
                 let mut plan = plan_of(ResponseShape::Events, publish.info);
                 publish.channels.iter().for_each(|name| plan.count(name, publish.info));
                 plan.check()?;
-                self.publish_events(cx, conn, plan, vec![publish]);
+                self.publish_events(turn, clients, conn, plan, vec![publish]);
             }
             Call::Batch(events) => {
                 let mut plan = plan_of(ResponseShape::Batch, none);
@@ -130,22 +134,22 @@ impl Worker<'_> {
                     events.iter().flat_map(|of| of.channels.iter().map(|name| (name, of.info)));
                 channels.for_each(|(name, info)| plan.count(name, info));
                 plan.check()?;
-                self.publish_events(cx, conn, plan, events);
+                self.publish_events(turn, clients, conn, plan, events);
             }
             Call::Channels { prefix, info } => {
                 let pattern = format!("{}*", app.pattern(&prefix)).into();
                 let request = Request::Channels(ChannelsRequest { pattern });
-                self.ask_one(cx, conn, plan_of(ResponseShape::Channels, info), &request);
+                self.ask_one(turn, clients, conn, plan_of(ResponseShape::Channels, info), &request);
             }
             Call::Channel { name, info } => {
                 let mut plan = plan_of(ResponseShape::Channel, info);
                 plan.count(&name, crate::pusher::RequestedInfo { subscriptions: true, ..info });
-                self.go_on(cx, conn, plan.next(Vec::new()));
+                self.go_on(turn, clients, conn, plan.next(Vec::new()));
             }
             Call::Users { name } => {
                 let request =
                     Request::Presence(ChannelRequest { channel: app.channel(&name).into() });
-                self.ask_one(cx, conn, plan_of(ResponseShape::Users, none), &request);
+                self.ask_one(turn, clients, conn, plan_of(ResponseShape::Users, none), &request);
             }
             Call::Terminate { user } => {
                 let request = Request::Disconnect(DisconnectRequest {
@@ -154,7 +158,7 @@ impl Worker<'_> {
                     code: PusherCode::Unauthorized.code(),
                     reason: "the backend has terminated the user's connections".into(),
                 });
-                self.ask_one(cx, conn, plan_of(ResponseShape::Done, none), &request);
+                self.ask_one(turn, clients, conn, plan_of(ResponseShape::Done, none), &request);
             }
         }
         Ok(())
@@ -163,7 +167,8 @@ impl Worker<'_> {
     /// Publishes events, each a command of the call whose channels are the parts of a broadcast.
     fn publish_events(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         conn: ConnId,
         plan: Plan,
         events: Vec<TriggeredEvent>,
@@ -181,32 +186,39 @@ impl Worker<'_> {
                 ..NewPublication::default()
             };
             for (part, name) in event.channels.iter().enumerate() {
-                if self.hub.wants_flush() {
+                if turn.core.hub.wants_flush() {
                     // A call must not fill outboxes whose sockets would have taken it.
-                    self.flush_outboxes(cx);
+                    clients.flush_outboxes(turn);
                 }
                 let part = CommandPlace { part: Some(part as u32), ..place };
                 self.api_calls.begin_part(call);
-                if let Err(error) = self.publish(cx, part, &app.channel(name), publish.clone()) {
+                if let Err(error) = self.publish(turn, part, &app.channel(name), publish.clone()) {
                     self.api_calls.handle_answer(part, Err(error));
                 }
-                self.drain_events(cx);
+                self.settle(turn, clients);
             }
         }
-        self.pause(cx, call);
+        self.pause(turn, clients, call);
     }
 
     /// Has one command carried out for a call.
-    fn ask_one(&mut self, cx: &mut Context<Link>, conn: ConnId, plan: Plan, request: &Request<'_>) {
+    fn ask_one(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
+        conn: ConnId,
+        plan: Plan,
+        request: &Request<'_>,
+    ) {
         let call = self.open_pusher_call(conn, plan, 1);
         if let Some(at) = self.api_calls.begin_next(call) {
             let place = CommandPlace { call, at, part: None };
-            if let Err(error) = self.begin(cx, place, request) {
+            if let Err(error) = self.begin(turn, clients, place, request) {
                 self.api_calls.handle_answer(place, Err(error));
             }
         }
-        self.drain_events(cx);
-        self.pause(cx, call);
+        self.settle(turn, clients);
+        self.pause(turn, clients, call);
     }
 
     fn open_pusher_call(&mut self, conn: ConnId, plan: Plan, commands: usize) -> CallId {
@@ -224,13 +236,19 @@ impl Worker<'_> {
     }
 
     /// A call goes on after the hub's answers.
-    pub(super) fn go_on(&mut self, cx: &mut Context<Link>, conn: ConnId, next: PlanStep) {
+    pub(super) fn go_on(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
+        conn: ConnId,
+        next: PlanStep,
+    ) {
         let plan = match next {
             PlanStep::Respond { status, body } => {
                 if status >= 400 {
-                    self.count(Metric::ApiErrors);
+                    turn.core.count(Metric::ApiErrors);
                 }
-                return self.answer_pusher_call(cx, conn, status, body);
+                return self.answer_pusher_call(turn, conn, status, body);
             }
             PlanStep::Count(plan) => plan,
         };
@@ -255,12 +273,12 @@ impl Worker<'_> {
                     reverse: true,
                 }),
             };
-            if let Err(error) = self.begin(cx, place, &request) {
+            if let Err(error) = self.begin(turn, clients, place, &request) {
                 self.api_calls.handle_answer(place, Err(error));
             }
         }
-        self.drain_events(cx);
-        self.pause(cx, call);
+        self.settle(turn, clients);
+        self.pause(turn, clients, call);
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use dunlin_net::{ConnId, Context, http};
+use dunlin_net::{ConnId, http};
 
-use super::Worker;
-use super::link::Link;
+use super::turn::Turn;
 use crate::metrics::Metric;
 
 /// An answer to an HTTP request.
@@ -40,16 +39,11 @@ impl<'a> PlainResponse<'a> {
     }
 }
 
-impl Worker<'_> {
+impl Turn<'_, '_> {
     /// Sends an answer now.
-    pub(super) fn answer(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        answer: &PlainResponse<'_>,
-    ) {
+    pub(super) fn answer(&mut self, conn: ConnId, answer: &PlainResponse<'_>) {
         if answer.status >= 400 {
-            self.count(Metric::HttpErrors);
+            self.core.count(Metric::HttpErrors);
         }
         let mut headers = Vec::with_capacity(answer.headers.len() + 4);
         if !answer.content_type.is_empty() {
@@ -58,16 +52,15 @@ impl Worker<'_> {
         headers.extend_from_slice(&answer.headers);
         let PlainResponse { status, body, .. } = &answer;
         let response = http::Response { status: *status, headers: &headers, body };
-        if cx.outstanding(conn).and_then(|id| cx.respond(id, &response)).is_err() {
+        if self.cx.outstanding(conn).and_then(|id| self.cx.respond(id, &response)).is_err() {
             // The client is gone or does not read: either way the connection is over.
-            cx.abort(conn);
+            self.cx.abort(conn);
         }
     }
 
     /// Sends an answer that a page of `origin`, which has been allowed, is permitted to read.
     pub(super) fn answer_to(
         &mut self,
-        cx: &mut Context<Link>,
         conn: ConnId,
         origin: Option<&str>,
         answer: PlainResponse<'_>,
@@ -77,7 +70,7 @@ impl Worker<'_> {
         headers.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
         headers.push(("Cache-Control", "no-store"));
         let PlainResponse { status, content_type, body, .. } = answer;
-        self.answer(cx, conn, &PlainResponse { status, content_type, headers, body });
+        self.answer(conn, &PlainResponse { status, content_type, headers, body });
     }
 }
 

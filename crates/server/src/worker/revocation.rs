@@ -2,12 +2,14 @@
 //! tokens.
 
 use dunlin_hub::{SessionId, code::reconnects};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::DisconnectCode;
 
-use super::Worker;
-use super::link::Link;
+use super::api::Api;
+use super::clients::Clients;
 use super::parts::{CommandPlace, Pending, TokenFacts};
+use super::sessions::Sessions;
+use super::turn::{Core, Turn};
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome};
 use crate::auth::revocation::{
     NAME_BYTES_MAX, Revocation, RevocationError, Revoked, TokenId, TokenRevoked, concerns,
@@ -17,35 +19,44 @@ use crate::metrics::Metric;
 
 const REVOKED: &str = "the token was revoked";
 
-impl Worker<'_> {
+impl Api {
     /// Asks the admin thread to revoke tokens. `Err`: the command is answered already.
     pub(super) fn revoke(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         place: CommandPlace,
         revocation: Revocation,
     ) -> Result<(), ApiError> {
-        let token = self.api_token(cx, place)?;
-        let (worker, revocation) = (self.index, Box::new(revocation));
-        self.tell_revocations(token, AdminMessage::Revoke { worker, token, revocation })
+        let token = self.api_token(turn, place)?;
+        let (worker, revocation) = (turn.core.index, Box::new(revocation));
+        self.tell_revocations(turn.core, token, AdminMessage::Revoke { worker, token, revocation })
     }
 
     /// Asks the admin thread to unblock a user. `Err`: the command is answered already.
     pub(super) fn unblock(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         place: CommandPlace,
         user: &str,
     ) -> Result<(), ApiError> {
-        let token = self.api_token(cx, place)?;
-        let worker = self.index;
-        self.tell_revocations(token, AdminMessage::Unblock { worker, token, user: user.into() })
+        let token = self.api_token(turn, place)?;
+        let worker = turn.core.index;
+        self.tell_revocations(
+            turn.core,
+            token,
+            AdminMessage::Unblock { worker, token, user: user.into() },
+        )
     }
 
-    fn tell_revocations(&mut self, token: u64, message: AdminMessage) -> Result<(), ApiError> {
-        if self.endpoint.send(self.state.bus.admin(), message).is_err() {
-            self.count(Metric::BusRefused);
-            self.pending.take(token);
+    fn tell_revocations(
+        &mut self,
+        core: &mut Core<'_>,
+        token: u64,
+        message: AdminMessage,
+    ) -> Result<(), ApiError> {
+        if core.endpoint.send(core.state.bus.admin(), message).is_err() {
+            core.count(Metric::BusRefused);
+            core.pending.take(token);
             return Err(dunlin_hub::Error::Overloaded.into());
         }
         Ok(())
@@ -54,12 +65,13 @@ impl Worker<'_> {
     /// Handles the admin thread's reply to such a request.
     pub(super) fn handle_revoke_reply(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
+        clients: &mut Clients,
         token: u64,
         result: Result<(), RevocationError>,
     ) {
         // The requester may have been answered with a timeout.
-        let Some(Pending::Api(place)) = self.pending.take(token) else { return };
+        let Some(Pending::Api(place)) = turn.core.pending.take(token) else { return };
         let answer = match result {
             Ok(()) => Ok(CommandOutcome::Done),
             Err(RevocationError::Full) => Err(ApiErrorCode::LimitExceeded.with_reason(
@@ -72,44 +84,48 @@ impl Worker<'_> {
                 "it is in force, but the disk does not take it: a restart would forget it",
             )),
         };
-        self.api_answered(cx, place, answer);
+        self.api_answered(turn, clients, place, answer);
     }
+}
 
+impl Clients {
     /// Ends the sessions of revoked tokens: those of a user now, those of a token within a second, because that takes a scan of
     /// all sessions.
-    pub(super) fn handle_revoked(&mut self, cx: &mut Context<Link>, revocation: &Revocation) {
+    pub(super) fn handle_revoked(&mut self, turn: &mut Turn<'_, '_>, revocation: &Revocation) {
         match &revocation.of {
             Revoked::Jti(jti) => {
-                self.sweeps.revoke(self.state.revocations.id_of_jti(jti));
+                self.sweeps.revoke(turn.core.state.revocations.id_of_jti(jti));
             }
             Revoked::User { user, .. } | Revoked::Blocked(user) => {
                 let concerned = |session: &SessionId| {
-                    let token = self.heartbeat.token(*session);
+                    let token = self.sessions.heartbeat.token(*session);
                     token.is_some_and(|token| concerns(revocation, token.issued_at_s()))
                 };
-                let sessions: Vec<SessionId> = self.hub.sessions_of(user).collect();
+                let sessions: Vec<SessionId> = turn.core.hub.sessions_of(user).collect();
                 let is_it = |issued_at_s| concerns(revocation, issued_at_s);
-                let subscriptions =
-                    sessions.iter().flat_map(|of| self.grants.issued(*of, is_it)).collect();
+                let subscriptions = sessions
+                    .iter()
+                    .flat_map(|of| self.sessions.grants.issued(*of, is_it))
+                    .collect();
                 let ended = sessions.into_iter().filter(concerned).collect();
-                self.end_revoked(cx, ended);
-                self.invalidate_subscriptions(cx, subscriptions, REVOKED);
+                self.end_revoked(turn, ended);
+                self.invalidate_subscriptions(turn, subscriptions, REVOKED);
             }
         }
     }
 
     /// Ends the sessions with a token that was revoked since the last call, once a second.
-    pub(super) fn end_revoked_tokens(&mut self, cx: &mut Context<Link>) {
+    pub(super) fn end_revoked_tokens(&mut self, turn: &mut Turn<'_, '_>) {
         let Some(revoked) = self.sweeps.take_revoked() else { return };
-        self.end_tokens(cx, |_, _, token| revoked.contains(&token.id));
+        self.end_tokens(turn, |_, _, token| revoked.contains(&token.id));
     }
 
     /// Tokens were revoked, and this worker was not notified which.
-    pub(super) fn handle_revoked_unseen(&mut self, cx: &mut Context<Link>) {
-        let now_ms = self.clock.now().unix_ms;
-        self.end_tokens(cx, |worker, session, token| {
-            let user = worker.hub.session(session).map_or("", |view| view.user);
-            let revocations = &worker.state.revocations;
+    pub(super) fn handle_revoked_unseen(&mut self, turn: &mut Turn<'_, '_>) {
+        let now_ms = turn.core.clock.now().unix_ms;
+        self.end_tokens(turn, |core, session, token| {
+            let user = core.hub.session(session).map_or("", |view| view.user);
+            let revocations = &core.state.revocations;
             let refusal = revocations.refuses(token.id, user, token.issued_at_s(), now_ms);
             refusal == Some(TokenRevoked::Revoked)
         });
@@ -118,30 +134,51 @@ impl Worker<'_> {
     /// Ends the sessions and the subscriptions based on such a token, by a scan of all.
     fn end_tokens(
         &mut self,
-        cx: &mut Context<Link>,
-        is_such: impl Fn(&Self, SessionId, &TokenFacts) -> bool,
+        turn: &mut Turn<'_, '_>,
+        is_such: impl Fn(&Core<'_>, SessionId, &TokenFacts) -> bool,
     ) {
-        let is_such = |session, token: &TokenFacts| is_such(self, session, token);
-        let sessions = self.heartbeat.sessions_with(self.hub.sessions(), is_such);
-        let subscriptions = self.grants.with_tokens(is_such);
-        self.end_revoked(cx, sessions);
-        self.invalidate_subscriptions(cx, subscriptions, REVOKED);
+        let core = &*turn.core;
+        let is_such = |session, token: &TokenFacts| is_such(core, session, token);
+        let sessions = self.sessions.heartbeat.sessions_with(core.hub.sessions(), is_such);
+        let subscriptions = self.sessions.grants.with_tokens(is_such);
+        self.end_revoked(turn, sessions);
+        self.invalidate_subscriptions(turn, subscriptions, REVOKED);
     }
 
-    fn end_revoked(&mut self, cx: &mut Context<Link>, sessions: Vec<SessionId>) {
+    fn end_revoked(&mut self, turn: &mut Turn<'_, '_>, sessions: Vec<SessionId>) {
         let why = DisconnectCode::InvalidToken.with_reason(REVOKED);
         for session in sessions {
-            let Some(view) = self.hub.session(session) else { continue };
+            let Some(view) = turn.core.hub.session(session) else { continue };
             if view.poll {
-                let now = self.now(cx);
-                self.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
-                self.drain_events(cx);
+                let now = turn.now();
+                turn.core.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
+                self.drain_events(turn);
                 continue;
             }
-            self.disconnect(cx, ConnId::from_u64(view.tag), &why);
+            self.disconnect(turn, ConnId::from_u64(view.tag), &why);
         }
     }
+}
 
+impl Sessions {
+    /// A session was disconnected by the server API: its token lets nobody in for a while, if its client is not to come
+    /// back.
+    pub(super) fn bar(&self, core: &Core<'_>, session: SessionId, code: u32) {
+        let token = &core.settings.config.client.token;
+        if token.bar_after_disconnect_ms == 0 || reconnects(code) {
+            return;
+        }
+        if let Some(facts) = self.heartbeat.token(session).filter(|facts| facts.id != TokenId::NONE)
+        {
+            let now_ms = core.clock.now().unix_ms;
+            let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
+            let max = token.revocations_max as usize;
+            core.state.revocations.bar(facts.id, until_ms, now_ms, max);
+        }
+    }
+}
+
+impl Core<'_> {
     /// A user is to be disconnected by the server API: what tokens he has had until now let nobody in for a while, on whatever
     /// worker they come, if his clients are not to come back. Called before any worker hears of it, so that no connect slips
     /// through between two.
@@ -149,22 +186,6 @@ impl Worker<'_> {
         if !reconnects(code) {
             let settings = &self.settings.config.client.token;
             self.state.revocations.bar_user(user, settings, self.clock.now().unix_ms);
-        }
-    }
-
-    /// A session was disconnected by the server API: its token lets nobody in for a while, if its client is not to come
-    /// back.
-    pub(super) fn bar(&self, session: SessionId, code: u32) {
-        let token = &self.settings.config.client.token;
-        if token.bar_after_disconnect_ms == 0 || reconnects(code) {
-            return;
-        }
-        if let Some(facts) = self.heartbeat.token(session).filter(|facts| facts.id != TokenId::NONE)
-        {
-            let now_ms = self.clock.now().unix_ms;
-            let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
-            let max = token.revocations_max as usize;
-            self.state.revocations.bar(facts.id, until_ms, now_ms, max);
         }
     }
 }

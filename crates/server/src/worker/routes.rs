@@ -5,8 +5,11 @@ use dunlin_net::{ConnId, Context, http};
 use dunlin_protocol::stream::StreamTransport;
 
 use super::Worker;
+use super::clients::Clients;
 use super::link::Link;
 use super::reply::{ANYBODY, PlainResponse};
+use super::sessions::Sessions;
+use super::turn::{Core, Turn};
 use crate::request::origin::Admitted;
 use crate::request::{local_host, origin, page};
 
@@ -33,23 +36,24 @@ impl Worker<'_> {
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
         if let Some(refusal) = self.refuse_by_head(cx, conn, head) {
-            self.answer(cx, conn, &refusal);
+            self.core.turn(cx).answer(conn, &refusal);
             return None;
         }
+        let turn = &mut self.core.turn(cx);
         if head.path == "/api" || head.path.starts_with("/api/") {
-            return self.takes_api_body(cx, conn, head);
+            return self.api.takes_api_body(turn, conn, head);
         }
         if head.path.starts_with(PUSHER_API) {
-            return self.takes_pusher_body(cx, conn, head);
+            return self.api.takes_pusher_body(turn, conn, head);
         }
         // What is sent without a key has commands of a client, as a WebSocket's message has.
-        Some((self.settings.config.limits.message_bytes_max + EMULATION_BYTES) as u64)
+        Some((self.core.settings.config.limits.message_bytes_max + EMULATION_BYTES) as u64)
     }
 
     /// Whether the address that a connection came through does not serve a path.
     fn is_served_elsewhere(&self, cx: &Context<Link>, conn: ConnId, path: &str) -> bool {
         let is_api = path == "/api" || path.starts_with("/api/") || path.starts_with(PUSHER_API);
-        match cx.local_addr(conn).map(|local| self.settings.serves(local)) {
+        match cx.local_addr(conn).map(|local| self.core.settings.serves(local)) {
             Some(Serves::Clients) => is_api,
             Some(Serves::Api) => !is_api,
             Some(Serves::All) => false,
@@ -75,16 +79,16 @@ impl Worker<'_> {
         }
         // Where no key is asked for, only being on this machine lets in, and any name may have been led here. The
         // answer gives the page no permission to read it.
-        if self.settings.config.api.without_key && !local_host::is_local(head.host) {
+        if self.core.settings.config.api.without_key && !local_host::is_local(head.host) {
             let why = "in development mode this server is called by its address or as localhost, by no other name";
             return Some(PlainResponse::error(403, why));
         }
         // What would tell a key that is right from one that is wrong is served where keys are.
-        if self.settings.serves_apart && self.is_served_elsewhere(cx, conn, head.path) {
+        if self.core.settings.serves_apart && self.is_served_elsewhere(cx, conn, head.path) {
             return Some(PlainResponse::error(404, SERVED_ELSEWHERE));
         }
         let is_of_clients = head.path == EMULATION || head.path.starts_with("/connection/");
-        (is_of_clients && !self.is_same_or_allowed_origin(head)).then(origin_refused)
+        (is_of_clients && !self.core.is_same_or_allowed_origin(head)).then(origin_refused)
     }
 
     /// Serves a request, or answers with an error.
@@ -95,56 +99,68 @@ impl Worker<'_> {
         request: &http::Request<'_>,
     ) {
         if let Some(refusal) = self.refuse_by_head(cx, conn, request) {
-            return self.answer(cx, conn, &refusal);
+            return self.core.turn(cx).answer(conn, &refusal);
         }
+        let turn = &mut self.core.turn(cx);
         let path = request.path;
         if let Some(method) =
             path.strip_prefix("/api").filter(|rest| rest.is_empty() || rest.starts_with('/'))
         {
-            return self.api(cx, conn, method.trim_start_matches('/'), request);
+            let method = method.trim_start_matches('/');
+            if self.api.api(turn, &mut self.clients, conn, method, request) {
+                self.push.push_api(turn, conn, method, request);
+            }
+            return;
         }
         if let Some(key) = path.strip_prefix("/app/") {
-            return self.open_pusher(cx, conn, key, request);
+            return self.clients.open_pusher(turn, conn, key, request);
         }
         if path.starts_with(PUSHER_API) {
-            return self.pusher_api(cx, conn, request);
+            return self.api.pusher_api(turn, &mut self.clients, conn, request);
         }
         let stream = match path {
-            "/connection/websocket" => return self.open_websocket(cx, conn, request, false),
-            "/connection/uni_websocket" => return self.open_websocket(cx, conn, request, true),
+            "/connection/websocket" => {
+                return self.clients.open_websocket(turn, conn, request, false);
+            }
+            "/connection/uni_websocket" => {
+                return self.clients.open_websocket(turn, conn, request, true);
+            }
             "/connection/sse" => StreamTransport::Sse,
             "/connection/http_stream" => StreamTransport::HttpStream,
             "/connection/uni_sse" => StreamTransport::UniSse,
             "/connection/uni_http_stream" => StreamTransport::UniHttpStream,
-            "/connection/poll" => return self.open_poll(cx, conn, request),
-            EMULATION => return self.emulation(cx, conn, request),
-            _ => return self.serve_page(cx, conn, request),
+            "/connection/poll" => return self.clients.open_poll(turn, conn, request),
+            EMULATION => return self.clients.emulation(turn, conn, request),
+            _ => return self.clients.serve_page(turn, conn, request),
         };
-        self.open_stream(cx, conn, request, stream);
+        self.clients.open_stream(turn, conn, request, stream);
     }
+}
 
-    fn open_poll(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
+impl Clients {
+    fn open_poll(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, request: &http::Request<'_>) {
         if let Some(answer) = preflight(request, "GET, OPTIONS") {
-            return self.answer_to(cx, conn, self.reader_of(request), answer);
+            return turn.answer_to(conn, turn.core.reader_of(request), answer);
         }
         if request.method != http::Method::Get {
-            return self.answer(cx, conn, &method_refused("GET, OPTIONS"));
+            return turn.answer(conn, &method_refused("GET, OPTIONS"));
         }
         let credentials = request.headers.get_str("Authorization").and_then(bearer);
-        let reader = self.reader_of(request);
-        self.poll(cx, conn, request.query.unwrap_or(""), credentials, reader);
+        let reader = turn.core.reader_of(request);
+        self.poll(turn, conn, request.query.unwrap_or(""), credentials, reader);
     }
 
-    fn serve_page(&mut self, cx: &mut Context<Link>, conn: ConnId, request: &http::Request<'_>) {
-        if self.program.is_some()
-            && (self.open_protocol(cx, conn, request) || self.serve_route(cx, conn, request))
+    fn serve_page(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, request: &http::Request<'_>) {
+        if self.deciders.program.is_some()
+            && (self.open_protocol(turn, conn, request)
+                || self.deciders.serve_route(turn, conn, request))
         {
             return;
         }
-        let config = &self.settings.config;
+        let config = &turn.core.settings.config;
         if let Some(asset) = config.client.demo_page.then(|| page::asset(request.path)).flatten() {
             if !matches!(request.method, http::Method::Get | http::Method::Head) {
-                return self.answer(cx, conn, &method_refused("GET, HEAD"));
+                return turn.answer(conn, &method_refused("GET, HEAD"));
             }
             let answer = PlainResponse {
                 status: 200,
@@ -152,16 +168,18 @@ impl Worker<'_> {
                 headers: vec![("Cache-Control", "no-cache"), ("X-Content-Type-Options", "nosniff")],
                 body: asset.body,
             };
-            return self.answer(cx, conn, &answer);
+            return turn.answer(conn, &answer);
         }
         let why = if request.path == "/" {
             format!("the demo page is off (client.demo_page); the paths are {CONNECTION_PATHS}")
         } else {
             format!("{} is not here; the paths are {CONNECTION_PATHS}", request.path)
         };
-        self.answer(cx, conn, &PlainResponse::error(404, why));
+        turn.answer(conn, &PlainResponse::error(404, why));
     }
+}
 
+impl Core<'_> {
     /// Whether the page a request comes from, if it comes from one, may connect, and why.
     fn admitted(&self, request: &http::RequestHead<'_>) -> Option<Admitted> {
         let patterns = &self.settings.config.client.allowed_origins;
@@ -181,11 +199,18 @@ impl Worker<'_> {
             Admitted::Anybody => Some(ANYBODY),
         }
     }
+}
 
+impl Sessions {
     /// Keeps the headers of a request that backends and the program get. The cookies of a visitor are not passed on for a
     /// page that only `*` or `null` admits: it may be any page, and would act in its visitor's name.
-    pub(super) fn keep_headers(&mut self, conn: ConnId, request: &http::RequestHead<'_>) {
-        let is_anybody = self.admitted(request) == Some(Admitted::Anybody);
+    pub(super) fn keep_headers(
+        &mut self,
+        core: &mut Core<'_>,
+        conn: ConnId,
+        request: &http::RequestHead<'_>,
+    ) {
+        let is_anybody = core.admitted(request) == Some(Admitted::Anybody);
         let passes = |name: &str| !(is_anybody && name.eq_ignore_ascii_case("Cookie"));
         self.forwarded.keep_headers(conn, request.headers, passes);
     }

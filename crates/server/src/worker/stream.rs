@@ -1,7 +1,7 @@
 //! Lasting transports: WebSocket, server-sent events, HTTP streams, and the emulation endpoint for clients of the latter two.
 
 use dunlin_hub::SessionId;
-use dunlin_net::{ConnId, Context, http, websocket};
+use dunlin_net::{ConnId, http, websocket};
 use dunlin_protocol::centrifuge::{Commands, ConnectRequest, DisconnectCode};
 use dunlin_protocol::emulation::{EmulationRequest, EmulationStatus};
 use dunlin_protocol::stream::{
@@ -13,11 +13,12 @@ use dunlin_wire::websocket::deflate::{DeflateConfig, Deflater, Direction, WINDOW
 use dunlin_wire::websocket::handshake::{self, ServerConfig};
 use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 
-use super::Worker;
+use super::clients::Clients;
 use super::key_wait::Handled;
-use super::link::{Link, Role};
+use super::link::Role;
 use super::reply::{PlainResponse, permission};
 use super::routes::{method_refused, preflight};
+use super::turn::Turn;
 use crate::auth::session_token;
 use crate::limits::budget::Work;
 use crate::message::worker::WorkerMessage;
@@ -40,51 +41,274 @@ pub(super) struct UpgradedConnection {
     pub(super) compressed: bool,
 }
 
-impl Worker<'_> {
+impl Clients {
     /// Upgrades a request to WebSocket, and begins the client's connection.
     pub(super) fn open_websocket(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         conn: ConnId,
         request: &http::Request<'_>,
         unidirectional: bool,
     ) {
         let query = request.query.unwrap_or("");
         if unidirectional && query_format(query) == Format::Protobuf {
-            return self.answer(cx, conn, &PlainResponse::error(400, StreamError::Protobuf));
+            return turn.answer(conn, &PlainResponse::error(400, StreamError::Protobuf));
         }
         let protocols = if unidirectional { &SUBPROTOCOLS[..1] } else { SUBPROTOCOLS };
-        let Some(upgraded) = self.upgrade(cx, conn, request, protocols) else { return };
+        let Some(upgraded) = turn.upgrade(conn, request, protocols) else { return };
         let encoding = if unidirectional {
             Encoding::uni_websocket(upgraded.compressed)
         } else {
             let format = websocket_format(upgraded.protocol, query);
             Encoding::websocket(format, upgraded.compressed)
         };
-        if let Some(link) = cx.data(conn) {
+        if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Client(encoding);
         }
-        self.keep_headers(conn, request);
-        self.await_connect(cx, conn);
+        self.sessions.keep_headers(turn.core, conn, request);
+        turn.await_connect(conn);
         if unidirectional
             && let Ok(Some(said)) =
                 StreamTransport::UniWebSocket.initial_commands("GET", query, b"")
         {
-            self.connect_said(cx, conn, &said);
+            self.connect_said(turn, conn, &said);
         }
     }
 
+    /// Opens an HTTP stream, with the connect command in the request.
+    pub(super) fn open_stream(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        stream: StreamTransport,
+    ) {
+        if let Some(answer) = preflight(request, stream.methods()) {
+            return turn.answer_to(conn, turn.core.reader_of(request), answer);
+        }
+        let content_type = request.headers.get_str("Content-Type").unwrap_or("");
+        let query = request.query.unwrap_or("");
+        let format = match stream.format(content_type, query) {
+            Ok(format) => format,
+            Err(refused) => {
+                return turn.answer(conn, &PlainResponse::error(refused.status(), refused));
+            }
+        };
+        let said = match stream.initial_commands(request.method.as_str(), query, request.body) {
+            Ok(said) => said.unwrap_or_default(),
+            Err(refused) => {
+                let answer = PlainResponse::error(refused.status(), refused);
+                let answer = match refused.status() {
+                    405 => answer.header("Allow", stream.methods()),
+                    _ => answer,
+                };
+                return turn.answer_to(conn, turn.core.reader_of(request), answer);
+            }
+        };
+        let chunked = request.version != http::Version::Http10;
+        let encoding = stream.encoding(format, chunked);
+        let permission = permission(turn.core.reader_of(request));
+        let mut fields: Vec<(&str, &str)> = headers(encoding).to_vec();
+        fields.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
+        let head = http::Response { status: 200, headers: &fields, body: b"" };
+        let framing = if chunked { http::Framing::Chunked } else { http::Framing::UntilClose };
+        if turn
+            .cx
+            .outstanding(conn)
+            .and_then(|id| turn.cx.start_stream(id, &head, framing))
+            .is_err()
+        {
+            return turn.cx.abort(conn);
+        }
+        if let Some(link) = turn.cx.data(conn) {
+            link.role = Role::Client(encoding);
+        }
+        self.sessions.keep_headers(turn.core, conn, request);
+        turn.await_connect(conn);
+        if encoding.is_bidirectional() {
+            self.handle_frame(turn, conn, &said);
+        } else {
+            self.connect_said(turn, conn, &said);
+        }
+    }
+
+    /// Handles the connect request of a unidirectional transport.
+    pub(super) fn connect_said(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, said: &[u8]) {
+        match ConnectRequest::parse(said) {
+            Ok(connect) => {
+                turn.core.count(Metric::Commands);
+                if self.connect(turn, conn, None, &connect, said) == Handled::AwaitsKey {
+                    if let Some(ready_ms) = self.await_key(turn, conn, said) {
+                        self.hold_back(turn, conn, said.to_vec().into(), ready_ms);
+                    }
+                    return;
+                }
+                // No further command follows that could be delayed; the wait applies to the next connect.
+                let work = Work { commands: 1, bytes: said.len() as u64, ..Work::default() };
+                let _ = turn.charge_request(conn, None, work);
+            }
+            Err(malformed) => {
+                turn.core.count(Metric::ProtocolErrors);
+                self.disconnect(turn, conn, &DisconnectCode::BadRequest.with_reason(malformed));
+            }
+        }
+    }
+
+    /// Handles a WebSocket message.
+    pub(super) fn websocket_message(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        message: &websocket::Message<'_>,
+    ) {
+        let Some(&mut link) = turn.cx.data(conn) else { return };
+        let Some(encoding) = link.encoding() else { return };
+        if encoding == Encoding::Own {
+            return self.translated_message(turn, conn, message.payload);
+        }
+        if encoding.is_bidirectional() {
+            return self.handle_frame(turn, conn, message.payload);
+        }
+        let waits = self.backlogs.contains(conn) || self.deciders.proxy_calls.is_connecting(conn);
+        if link.session().is_none() && !link.closing && !waits {
+            return self.connect_said(turn, conn, message.payload);
+        }
+        // After its connect, a unidirectional client may only send `{}`, its pong.
+        if Commands::of(encoding.format(), message.payload).any(|command| {
+            !matches!(command, Ok(command) if command.request == dunlin_protocol::centrifuge::Request::Pong)
+        }) {
+            turn.core.count(Metric::ProtocolErrors);
+            let why = "a unidirectional connection takes no commands; use /connection/websocket";
+            self.disconnect(turn, conn, &DisconnectCode::BadRequest.with_reason(why));
+        }
+    }
+
+    /// Handles a client's ping frame. The pong goes through the outbox, so that it does not split a message.
+    pub(super) fn websocket_ping(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, payload: &[u8]) {
+        let Some(&mut link) = turn.cx.data(conn) else { return };
+        match link.session() {
+            Some(session) => {
+                turn.core.hub.push(session, |out| encode_frame(out, Opcode::Pong, payload));
+            }
+            None => {
+                let _ = turn.cx.ws_pong(conn, payload);
+            }
+        }
+    }
+
+    /// Handles a client's close frame. It is answered unless the answer would split a message.
+    pub(super) fn websocket_closed(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, code: u16) {
+        let Some(&mut link) = turn.cx.data(conn) else { return };
+        if link.session().is_some_and(|session| turn.core.hub.outbox_bytes(session) > 0) {
+            return turn.cx.close(conn);
+        }
+        turn.cx.answer_close_frame(conn, code);
+    }
+
+    /// Handles malformed WebSocket input.
+    pub(super) fn websocket_error(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        error: &websocket::ProtocolError,
+    ) {
+        turn.core.count(Metric::ProtocolErrors);
+        let Some(&mut link) = turn.cx.data(conn) else { return };
+        let (Some(session), websocket::ProtocolError::Frame(frame)) = (link.session(), error)
+        else {
+            return turn.cx.answer_websocket_error(conn, error);
+        };
+        // The close frame is sent after the outbox, where it does not split a message.
+        let (code, reason) = (frame.close_code(), frame.to_string());
+        turn.core.hub.push(session, |out| {
+            encode_close(out, code, &reason);
+        });
+        if let Some(link) = turn.cx.data(conn) {
+            link.closing = true;
+        }
+        self.flush_session(turn, session, conn);
+    }
+
+    /// `POST /emulation`: commands of a session whose stream may be another worker's.
+    pub(super) fn emulation(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        request: &http::Request<'_>,
+    ) {
+        if let Some(answer) = preflight(request, "POST, OPTIONS") {
+            return turn.answer_to(conn, turn.core.reader_of(request), answer);
+        }
+        if request.method != http::Method::Post {
+            return turn.answer(conn, &method_refused("POST, OPTIONS"));
+        }
+        let format = body_format(request.headers.get_str("Content-Type").unwrap_or(""));
+        let answer = match EmulationRequest::parse(format, request.body) {
+            Err(malformed) => {
+                turn.core.count(Metric::ProtocolErrors);
+                PlainResponse::error(EmulationStatus::Malformed.code(), malformed)
+            }
+            Ok(emulated) => match self.route_emulation(turn, &emulated) {
+                EmulationStatus::Taken => {
+                    turn.authenticated(conn);
+                    PlainResponse::empty(EmulationStatus::Taken.code())
+                }
+                status => PlainResponse::error(status.code(), "no such session; connect again"),
+            },
+        };
+        turn.answer_to(conn, turn.core.reader_of(request), answer);
+    }
+
+    fn route_emulation(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        emulated: &EmulationRequest<'_>,
+    ) -> EmulationStatus {
+        let Some(session) =
+            session_token::verify(&turn.core.state.keys.session_token, &emulated.session)
+        else {
+            return EmulationStatus::NoSession;
+        };
+        let owner = usize::from(session.worker());
+        if owner == turn.core.index {
+            if turn.core.hub.session(session).is_none() {
+                return EmulationStatus::NoSession;
+            }
+            self.emulate(turn, session, &emulated.data);
+            return EmulationStatus::Taken;
+        }
+        let frame = (&*emulated.data).into();
+        if owner < turn.core.state.counters.len()
+            && let to = turn.core.state.bus.worker(owner)
+            && turn.core.endpoint.send(to, WorkerMessage::Emulation { session, frame }).is_ok()
+        {
+            return EmulationStatus::Taken;
+        }
+        turn.core.count(Metric::BusRefused);
+        EmulationStatus::NoSession
+    }
+
+    /// Executes commands for a session of this worker.
+    pub(super) fn emulate(&mut self, turn: &mut Turn<'_, '_>, session: SessionId, frame: &[u8]) {
+        let Some(view) = turn.core.hub.session(session) else { return };
+        let conn = ConnId::from_u64(view.tag);
+        if turn.cx.data(conn).and_then(|link| link.session()) == Some(session) {
+            self.handle_frame(turn, conn, frame);
+        }
+    }
+}
+
+impl Turn<'_, '_> {
     /// Upgrades a connection to WebSocket, with one of these subprotocols if the client offers one. `None`: the request is
     /// already answered.
     pub(super) fn upgrade(
         &mut self,
-        cx: &mut Context<Link>,
         conn: ConnId,
         request: &http::Request<'_>,
         protocols: &'static [&'static str],
     ) -> Option<UpgradedConnection> {
-        let limits = &self.settings.config.limits;
-        let deflate = self.settings.config.client.compression.then(DeflateConfig::default);
+        let limits = &self.core.settings.config.limits;
+        let deflate = self.core.settings.config.client.compression.then(DeflateConfig::default);
         let config = websocket::WebSocketConfig {
             limits: websocket::Limits {
                 frame_bytes_max: limits.frame_bytes_max,
@@ -104,237 +328,20 @@ impl Worker<'_> {
             });
         let chosen = accepted.and_then(|accepted| accepted.protocol);
         let protocol = chosen.and_then(|chosen| protocols.iter().copied().find(|of| *of == chosen));
-        let id = cx.outstanding(conn).ok()?;
-        if cx.upgrade_websocket(id, request, &config).is_err() {
-            self.count(Metric::HttpErrors);
+        let id = self.cx.outstanding(conn).ok()?;
+        if self.cx.upgrade_websocket(id, request, &config).is_err() {
+            self.core.count(Metric::HttpErrors);
             return None;
         }
         Some(UpgradedConnection { protocol, compressed })
     }
 
-    /// Opens an HTTP stream, with the connect command in the request.
-    pub(super) fn open_stream(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        request: &http::Request<'_>,
-        stream: StreamTransport,
-    ) {
-        if let Some(answer) = preflight(request, stream.methods()) {
-            return self.answer_to(cx, conn, self.reader_of(request), answer);
-        }
-        let content_type = request.headers.get_str("Content-Type").unwrap_or("");
-        let query = request.query.unwrap_or("");
-        let format = match stream.format(content_type, query) {
-            Ok(format) => format,
-            Err(refused) => {
-                return self.answer(cx, conn, &PlainResponse::error(refused.status(), refused));
-            }
-        };
-        let said = match stream.initial_commands(request.method.as_str(), query, request.body) {
-            Ok(said) => said.unwrap_or_default(),
-            Err(refused) => {
-                let answer = PlainResponse::error(refused.status(), refused);
-                let answer = match refused.status() {
-                    405 => answer.header("Allow", stream.methods()),
-                    _ => answer,
-                };
-                return self.answer_to(cx, conn, self.reader_of(request), answer);
-            }
-        };
-        let chunked = request.version != http::Version::Http10;
-        let encoding = stream.encoding(format, chunked);
-        let permission = permission(self.reader_of(request));
-        let mut fields: Vec<(&str, &str)> = headers(encoding).to_vec();
-        fields.extend(permission.iter().map(|(name, value)| (*name, value.as_str())));
-        let head = http::Response { status: 200, headers: &fields, body: b"" };
-        let framing = if chunked { http::Framing::Chunked } else { http::Framing::UntilClose };
-        if cx.outstanding(conn).and_then(|id| cx.start_stream(id, &head, framing)).is_err() {
-            return cx.abort(conn);
-        }
-        if let Some(link) = cx.data(conn) {
-            link.role = Role::Client(encoding);
-        }
-        self.keep_headers(conn, request);
-        self.await_connect(cx, conn);
-        if encoding.is_bidirectional() {
-            self.handle_frame(cx, conn, &said);
-        } else {
-            self.connect_said(cx, conn, &said);
-        }
-    }
-
-    /// Handles the connect request of a unidirectional transport.
-    pub(super) fn connect_said(&mut self, cx: &mut Context<Link>, conn: ConnId, said: &[u8]) {
-        match ConnectRequest::parse(said) {
-            Ok(connect) => {
-                self.count(Metric::Commands);
-                if self.connect(cx, conn, None, &connect, said) == Handled::AwaitsKey {
-                    if let Some(ready_ms) = self.await_key(cx, conn, said) {
-                        self.hold_back(cx, conn, said.to_vec().into(), ready_ms);
-                    }
-                    return;
-                }
-                // No further command follows that could be delayed; the wait applies to the next connect.
-                let work = Work { commands: 1, bytes: said.len() as u64, ..Work::default() };
-                let _ = self.charge_request(cx, conn, None, work);
-            }
-            Err(malformed) => {
-                self.count(Metric::ProtocolErrors);
-                self.disconnect(cx, conn, &DisconnectCode::BadRequest.with_reason(malformed));
-            }
-        }
-    }
-
-    /// Handles a WebSocket message.
-    pub(super) fn websocket_message(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        message: &websocket::Message<'_>,
-    ) {
-        let Some(&mut link) = cx.data(conn) else { return };
-        let Some(encoding) = link.encoding() else { return };
-        if encoding == Encoding::Own {
-            return self.translated_message(cx, conn, message.payload);
-        }
-        if encoding.is_bidirectional() {
-            return self.handle_frame(cx, conn, message.payload);
-        }
-        let waits = self.backlogs.contains(conn) || self.proxy_calls.is_connecting(conn);
-        if link.session().is_none() && !link.closing && !waits {
-            return self.connect_said(cx, conn, message.payload);
-        }
-        // After its connect, a unidirectional client may only send `{}`, its pong.
-        if Commands::of(encoding.format(), message.payload).any(|command| {
-            !matches!(command, Ok(command) if command.request == dunlin_protocol::centrifuge::Request::Pong)
-        }) {
-            self.count(Metric::ProtocolErrors);
-            let why = "a unidirectional connection takes no commands; use /connection/websocket";
-            self.disconnect(cx, conn, &DisconnectCode::BadRequest.with_reason(why));
-        }
-    }
-
-    /// Handles a client's ping frame. The pong goes through the outbox, so that it does not split a message.
-    pub(super) fn websocket_ping(&mut self, cx: &mut Context<Link>, conn: ConnId, payload: &[u8]) {
-        let Some(&mut link) = cx.data(conn) else { return };
-        match link.session() {
-            Some(session) => {
-                self.hub.push(session, |out| encode_frame(out, Opcode::Pong, payload));
-            }
-            None => {
-                let _ = cx.ws_pong(conn, payload);
-            }
-        }
-    }
-
-    /// Handles a client's close frame. It is answered unless the answer would split a message.
-    pub(super) fn websocket_closed(&mut self, cx: &mut Context<Link>, conn: ConnId, code: u16) {
-        let Some(&mut link) = cx.data(conn) else { return };
-        if link.session().is_some_and(|session| self.hub.outbox_bytes(session) > 0) {
-            return cx.close(conn);
-        }
-        cx.answer_close_frame(conn, code);
-    }
-
     /// Handles malformed HTTP input.
-    pub(super) fn http_error(&mut self, cx: &mut Context<Link>, conn: ConnId, error: http::Error) {
-        self.count(Metric::ProtocolErrors);
-        if cx.data(conn).is_some() {
-            self.count(Metric::HttpErrors);
-            cx.answer_http_error(conn, error);
-        }
-    }
-
-    /// Handles malformed WebSocket input.
-    pub(super) fn websocket_error(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        error: &websocket::ProtocolError,
-    ) {
-        self.count(Metric::ProtocolErrors);
-        let Some(&mut link) = cx.data(conn) else { return };
-        let (Some(session), websocket::ProtocolError::Frame(frame)) = (link.session(), error)
-        else {
-            return cx.answer_websocket_error(conn, error);
-        };
-        // The close frame is sent after the outbox, where it does not split a message.
-        let (code, reason) = (frame.close_code(), frame.to_string());
-        self.hub.push(session, |out| {
-            encode_close(out, code, &reason);
-        });
-        if let Some(link) = cx.data(conn) {
-            link.closing = true;
-        }
-        self.flush_session(cx, session, conn);
-    }
-
-    /// `POST /emulation`: commands of a session whose stream may be another worker's.
-    pub(super) fn emulation(
-        &mut self,
-        cx: &mut Context<Link>,
-        conn: ConnId,
-        request: &http::Request<'_>,
-    ) {
-        if let Some(answer) = preflight(request, "POST, OPTIONS") {
-            return self.answer_to(cx, conn, self.reader_of(request), answer);
-        }
-        if request.method != http::Method::Post {
-            return self.answer(cx, conn, &method_refused("POST, OPTIONS"));
-        }
-        let format = body_format(request.headers.get_str("Content-Type").unwrap_or(""));
-        let answer = match EmulationRequest::parse(format, request.body) {
-            Err(malformed) => {
-                self.count(Metric::ProtocolErrors);
-                PlainResponse::error(EmulationStatus::Malformed.code(), malformed)
-            }
-            Ok(emulated) => match self.route_emulation(cx, &emulated) {
-                EmulationStatus::Taken => {
-                    self.authenticated(cx, conn);
-                    PlainResponse::empty(EmulationStatus::Taken.code())
-                }
-                status => PlainResponse::error(status.code(), "no such session; connect again"),
-            },
-        };
-        self.answer_to(cx, conn, self.reader_of(request), answer);
-    }
-
-    fn route_emulation(
-        &mut self,
-        cx: &mut Context<Link>,
-        emulated: &EmulationRequest<'_>,
-    ) -> EmulationStatus {
-        let Some(session) =
-            session_token::verify(&self.state.keys.session_token, &emulated.session)
-        else {
-            return EmulationStatus::NoSession;
-        };
-        let owner = usize::from(session.worker());
-        if owner == self.index {
-            if self.hub.session(session).is_none() {
-                return EmulationStatus::NoSession;
-            }
-            self.emulate(cx, session, &emulated.data);
-            return EmulationStatus::Taken;
-        }
-        let frame = (&*emulated.data).into();
-        if owner < self.state.counters.len()
-            && let to = self.state.bus.worker(owner)
-            && self.endpoint.send(to, WorkerMessage::Emulation { session, frame }).is_ok()
-        {
-            return EmulationStatus::Taken;
-        }
-        self.count(Metric::BusRefused);
-        EmulationStatus::NoSession
-    }
-
-    /// Executes commands for a session of this worker.
-    pub(super) fn emulate(&mut self, cx: &mut Context<Link>, session: SessionId, frame: &[u8]) {
-        let Some(view) = self.hub.session(session) else { return };
-        let conn = ConnId::from_u64(view.tag);
-        if cx.data(conn).and_then(|link| link.session()) == Some(session) {
-            self.handle_frame(cx, conn, frame);
+    pub(super) fn http_error(&mut self, conn: ConnId, error: http::Error) {
+        self.core.count(Metric::ProtocolErrors);
+        if self.cx.data(conn).is_some() {
+            self.core.count(Metric::HttpErrors);
+            self.cx.answer_http_error(conn, error);
         }
     }
 }

@@ -2,18 +2,18 @@
 
 use dunlin_hub::SessionId;
 use dunlin_hub::tenant::{MARK, bare};
-use dunlin_net::Context;
 use dunlin_protocol::centrifuge::{
     CommandError, DisconnectCode, ErrorCode, Reply, SubRefreshRequest, SubscribeRequest,
     UnsubscribeCode,
 };
 
-use super::Worker;
+use super::clients::Clients;
 use super::connect::one_line;
 use super::key_wait::Unverified;
-use super::link::Link;
 use super::parts::{Grant, GrantKey, GrantToken, TokenFacts};
 use super::permission::Source;
+use super::sessions::Sessions;
+use super::turn::{Core, Turn};
 use crate::auth::Subscription;
 
 /// The most expired subscriptions ended in one turn.
@@ -21,32 +21,41 @@ const EXPIRE_PER_TURN: usize = 1_024;
 /// The unsubscribe code for a client whose subscription token is no longer valid: it gets a new token, and subscribes again.
 const STATE_INVALIDATED: u32 = UnsubscribeCode::StateInvalidated.code();
 
-impl Worker<'_> {
+impl Clients {
     /// Subscribes a client by its token, which alone decides.
     ///
     /// # Errors
     /// What the client is answered, or disconnected with.
     pub(super) fn subscribe_by_token(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         id: u32,
         request: &SubscribeRequest<'_>,
     ) -> Result<(), Unverified> {
         let channel = &*request.channel;
-        self.namespace_of(channel).map_err(CommandError::Reply)?;
-        if self.hub.has_subscription(session, channel) {
+        turn.core.namespace_of(channel).map_err(CommandError::Reply)?;
+        if turn.core.hub.has_subscription(session, channel) {
             return Err(CommandError::Reply(ErrorCode::AlreadySubscribed.into()).into());
         }
-        let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
-        let (subscription, token) =
-            self.verify_subscription(Some(session), &user, channel, &request.token)?;
+        let user =
+            turn.core.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
+        let (subscription, token) = self.sessions.verify_subscription(
+            turn.core,
+            Some(session),
+            &user,
+            channel,
+            &request.token,
+        )?;
         let source = Source::Token(&subscription.options, token);
         let entitlement = self
-            .client_side(request)
-            .and_then(|asked| self.claim(session, channel)?.entitle(source, asked))
+            .sessions
+            .client_side(turn.core, request)
+            .and_then(|asked| {
+                self.sessions.claim(turn.core, session, channel)?.entitle(source, asked)
+            })
             .map_err(CommandError::Reply)?;
-        self.begin_subscription(cx, (session, id), channel, entitlement);
+        self.begin_subscription(turn, (session, id), channel, entitlement);
         Ok(())
     }
 
@@ -56,13 +65,13 @@ impl Worker<'_> {
     /// The error reply or disconnect for the client.
     pub(super) fn sub_refresh(
         &mut self,
-        cx: &mut Context<Link>,
+        turn: &mut Turn<'_, '_>,
         session: SessionId,
         id: u32,
         request: &SubRefreshRequest<'_>,
     ) -> Result<(), Unverified> {
         let channel = &*request.channel;
-        if !self.hub.is_subscribed(session, channel) {
+        if !turn.core.hub.is_subscribed(session, channel) {
             let why = "not subscribed to this channel";
             return Err(CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why)).into());
         }
@@ -70,9 +79,11 @@ impl Worker<'_> {
             let why = "sub_refresh.token is missing";
             return Err(CommandError::Reply(ErrorCode::BadRequest.with_reason(why)).into());
         }
-        let user = self.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
+        let user =
+            turn.core.hub.session(session).map(|view| view.user.to_owned()).unwrap_or_default();
         let (subscription, token) = self
-            .verify_subscription(Some(session), &user, channel, &request.token)
+            .sessions
+            .verify_subscription(turn.core, Some(session), &user, channel, &request.token)
             .map_err(|error| match error {
                 // Who shows a wrong one for what he has already is no client that may try another.
                 Unverified::Refused(CommandError::Reply(error))
@@ -83,17 +94,62 @@ impl Worker<'_> {
                 }
                 error => error,
             })?;
-        self.grants.insert(session, channel, Grant { token: Some(token), data: None });
-        self.compare_grants(cx, session, None);
+        self.sessions.grants.insert(session, channel, Grant { token: Some(token), data: None });
+        self.compare_grants(turn, session, None);
         if let Some(info) = subscription.options.info.as_deref() {
-            let now = self.now(cx);
-            self.hub.set_chan_info(now, session, channel, one_line(info));
+            let now = turn.now();
+            turn.core.hub.set_chan_info(now, session, channel, one_line(info));
         }
-        let ttl_s = self.grants.ttl_s(session, channel, self.clock.now());
-        self.reply(session, id, &Reply::SubRefresh { ttl_s });
+        let ttl_s = self.sessions.grants.ttl_s(session, channel, turn.core.clock.now());
+        turn.core.reply(session, id, &Reply::SubRefresh { ttl_s });
         Ok(())
     }
 
+    /// Ends expired subscriptions, a limited number in each turn.
+    pub(super) fn expire_subscriptions(&mut self, turn: &mut Turn<'_, '_>) {
+        let grace_ms = turn.core.settings.config.client.subscription_token.refresh_grace_ms;
+        let expired =
+            self.sessions.grants.expire(turn.core.clock.now().unix_ms, grace_ms, EXPIRE_PER_TURN);
+        let mut ended = Vec::new();
+        for (place, by_backend) in expired {
+            if !by_backend || !self.ask_sub_refresh(turn, &place) {
+                ended.push(place);
+            }
+        }
+        let code = UnsubscribeCode::Expired;
+        self.end_subscriptions(turn, ended, code.code(), code.text());
+    }
+
+    /// Ends subscriptions whose token is no longer valid; their clients may subscribe with another one.
+    pub(super) fn invalidate_subscriptions(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        places: Vec<GrantKey>,
+        reason: &str,
+    ) {
+        self.end_subscriptions(turn, places, STATE_INVALIDATED, reason);
+    }
+
+    pub(super) fn end_subscriptions(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        places: Vec<GrantKey>,
+        code: u32,
+        reason: &str,
+    ) {
+        if places.is_empty() {
+            return;
+        }
+        let now = turn.now();
+        for (session, channel) in places {
+            self.sessions.grants.remove(session, &channel);
+            turn.core.hub.handle_unsubscribe(now, session, &channel, Some((code, reason)));
+        }
+        self.drain_events(turn);
+    }
+}
+
+impl Sessions {
     /// What a subscription token says, if it is this client's for this channel. `session` is `None` while there is none.
     ///
     /// # Errors
@@ -102,6 +158,7 @@ impl Worker<'_> {
     /// Centrifugo.
     pub(super) fn verify_subscription(
         &self,
+        core: &Core<'_>,
         session: Option<SessionId>,
         user: &str,
         channel: &str,
@@ -110,12 +167,12 @@ impl Worker<'_> {
         let denied = |why: &dyn std::fmt::Display| {
             CommandError::Reply(ErrorCode::PermissionDenied.with_reason(why))
         };
-        let now_ms = self.clock.now().unix_ms;
-        let tenant = self.tenant_of(user);
+        let now_ms = core.clock.now().unix_ms;
+        let tenant = core.tenant_of(user);
         if tenant.is_none() && user.starts_with(MARK) {
             return Err(denied(&"the tenant was taken away").into());
         }
-        let verifier = tenant.map_or(&self.settings.subscription_verifier, |of| &of.verifier);
+        let verifier = tenant.map_or(&core.settings.subscription_verifier, |of| &of.verifier);
         let mut subscription = verifier.verify_subscription(token, now_ms).map_err(|error| {
             Unverified::of(&error, |error| denied(&format_args!("subscription token: {error}")))
         })?;
@@ -139,8 +196,8 @@ impl Worker<'_> {
             return other("client");
         }
         let token = &subscription.token;
-        let id = self.state.revocations.id_of(token);
-        if self.state.revocations.refuses(id, user, token.issued_at_s, now_ms).is_some() {
+        let id = core.state.revocations.id_of(token);
+        if core.state.revocations.refuses(id, user, token.issued_at_s, now_ms).is_some() {
             return Err(denied(&"the subscription token was revoked").into());
         }
         if subscription.expire_at_s.is_some_and(|at_s| at_s.saturating_mul(1000) <= now_ms) {
@@ -152,51 +209,9 @@ impl Worker<'_> {
         Ok((subscription, GrantToken { facts, key, allow, joins }))
     }
 
-    /// Ends expired subscriptions, a limited number in each turn.
-    pub(super) fn expire_subscriptions(&mut self, cx: &mut Context<Link>) {
-        let grace_ms = self.settings.config.client.subscription_token.refresh_grace_ms;
-        let expired = self.grants.expire(self.clock.now().unix_ms, grace_ms, EXPIRE_PER_TURN);
-        let mut ended = Vec::new();
-        for (place, by_backend) in expired {
-            if !by_backend || !self.ask_sub_refresh(cx, &place) {
-                ended.push(place);
-            }
-        }
-        let code = UnsubscribeCode::Expired;
-        self.end_subscriptions(cx, ended, code.code(), code.text());
-    }
-
     /// Whether subscriptions have expired, so that the worker must not sleep.
-    pub(super) fn subscriptions_have_expired(&self) -> bool {
-        let grace_ms = self.settings.config.client.subscription_token.refresh_grace_ms;
-        self.grants.has_expired(self.clock.now().unix_ms, grace_ms)
-    }
-
-    /// Ends subscriptions whose token is no longer valid; their clients may subscribe with another one.
-    pub(super) fn invalidate_subscriptions(
-        &mut self,
-        cx: &mut Context<Link>,
-        places: Vec<GrantKey>,
-        reason: &str,
-    ) {
-        self.end_subscriptions(cx, places, STATE_INVALIDATED, reason);
-    }
-
-    pub(super) fn end_subscriptions(
-        &mut self,
-        cx: &mut Context<Link>,
-        places: Vec<GrantKey>,
-        code: u32,
-        reason: &str,
-    ) {
-        if places.is_empty() {
-            return;
-        }
-        let now = self.now(cx);
-        for (session, channel) in places {
-            self.grants.remove(session, &channel);
-            self.hub.handle_unsubscribe(now, session, &channel, Some((code, reason)));
-        }
-        self.drain_events(cx);
+    pub(super) fn subscriptions_have_expired(&self, core: &Core<'_>) -> bool {
+        let grace_ms = core.settings.config.client.subscription_token.refresh_grace_ms;
+        self.grants.has_expired(core.clock.now().unix_ms, grace_ms)
     }
 }

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use dunlin_hub::tenant::{self, MARK, has_mark};
 use dunlin_hub::{ChannelSummary, Info, SessionId};
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{DisconnectCode, Error, ErrorCode, Request};
 
-use super::Worker;
-use super::api::Scope;
+use super::api::{Api, Scope};
+use super::clients::Clients;
+use super::turn::{Core, Turn};
 
-use super::link::Link;
 use super::parts::{CallId, CommandPlace, KeyScope, TenantSweep};
 use crate::api::{self, ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method};
 use crate::tenants::{Sweep, Tenant, add};
@@ -20,7 +20,7 @@ use crate::tenants::{Sweep, Tenant, add};
 /// The sessions, or channels at home here, scanned in one turn.
 const STEPS: u32 = 1_024;
 
-impl Worker<'_> {
+impl Core<'_> {
     /// Returns the tenant of a user or a channel.
     pub(super) fn tenant_of(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.settings.tenants.of(name)
@@ -71,35 +71,146 @@ impl Worker<'_> {
         figures.connections.store(sessions.into(), Ordering::Relaxed);
         figures.users.store(users.into(), Ordering::Relaxed);
     }
+}
 
+impl Clients {
     /// Publishes the figures of tenants, once a second.
-    pub(super) fn publish_tenant_figures(&mut self) {
-        if self.settings.tenants.is_empty() {
-            return drop(self.hub.take_traffic());
+    pub(super) fn publish_tenant_figures(&mut self, core: &mut Core<'_>) {
+        if core.settings.tenants.is_empty() {
+            return drop(core.hub.take_traffic());
         }
-        let (tenants, workers) = (&self.settings.tenants, self.state.workers());
-        for (name, traffic) in self.hub.take_traffic() {
+        let (tenants, workers) = (&core.settings.tenants, core.state.workers());
+        for (name, traffic) in core.hub.take_traffic() {
             let Some(tenant) = tenants.get(&name) else { continue };
-            let figures = tenant.figures.of(self.index, workers);
+            let figures = tenant.figures.of(core.index, workers);
             add(&figures.publications, traffic.publications);
             add(&figures.published_bytes, traffic.published_bytes);
             add(&figures.deliveries, traffic.deliveries);
             add(&figures.delivered_bytes, traffic.delivered_bytes);
         }
-        let (shares, next) = self.hub.namespaces_page(self.sweeps.shares_from(), STEPS);
+        let (shares, next) = core.hub.namespaces_page(self.sweeps.shares_from(), STEPS);
         self.sweeps.continue_shares(next);
         for share in shares {
             let Some(tenant) = tenants.of(&share.name) else { continue };
-            let figures = tenant.figures.of(self.index, workers);
+            let figures = tenant.figures.of(core.index, workers);
             figures.channels.store(share.channels.into(), Ordering::Relaxed);
             figures.history_bytes.store(share.history_bytes as u64, Ordering::Relaxed);
         }
     }
 
+    /// Begins to remove what belongs to deleted tenants and deleted keys.
+    pub(super) fn end_tenants(&mut self, turn: &mut Turn<'_, '_>) {
+        let settings = turn.core.settings.snapshot();
+        self.end_polls(turn, |user, key| {
+            !user.starts_with(MARK) || key.is_some_and(|key| settings.keeps_key(user, key))
+        });
+        self.sweeps.begin_tenants();
+    }
+
+    /// Continues that, one step a turn.
+    pub(super) fn continue_tenant_sweep(&mut self, turn: &mut Turn<'_, '_>) {
+        let sweep = self.sweeps.tenants();
+        if !sweep.is_due() {
+            return;
+        }
+        let own: Vec<_> = turn
+            .core
+            .settings
+            .tenants
+            .sweeps
+            .iter()
+            .filter(|of| !of.is_forgotten_by(turn.core.index))
+            .map(Arc::clone)
+            .collect();
+        let next = match sweep {
+            TenantSweep::Sessions(from) => self.end_tenant_sessions(turn, &own, from),
+            TenantSweep::Channels(from) => self.forget_tenant_channels(turn, &own, from),
+            idle => idle,
+        };
+        self.sweeps.set_tenants(next);
+    }
+
+    fn end_tenant_sessions(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        own: &[Arc<Sweep>],
+        from: u32,
+    ) -> TenantSweep {
+        let (sessions, next) = turn.core.hub.sessions_page(from, STEPS);
+        for session in sessions {
+            self.end_session_of_tenant(turn, session, |name| {
+                own.iter().any(|of| *of.name == *name)
+            });
+        }
+        if let Some(next) = next {
+            return TenantSweep::Sessions(next);
+        }
+        own.iter().for_each(|of| of.sessions_ended(turn.core.index));
+        TenantSweep::Waiting
+    }
+
+    fn forget_tenant_channels(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        own: &[Arc<Sweep>],
+        from: u32,
+    ) -> TenantSweep {
+        let workers = turn.core.state.workers();
+        if own.iter().any(|of| !of.has_no_sessions(workers)) {
+            return TenantSweep::Waiting;
+        }
+        if own.iter().any(|of| !turn.core.hub.forget_keys(&tenant::qualify(&of.name, ""), STEPS)) {
+            return TenantSweep::Channels(from);
+        }
+        if !own.is_empty() {
+            let now = turn.now();
+            let next = turn.core.hub.forget_channels(now, from, STEPS, |channel| {
+                let tenant = tenant::split(channel).0;
+                tenant.is_some_and(|tenant| own.iter().any(|of| *of.name == *tenant))
+            });
+            self.drain_events(turn);
+            if let Some(next) = next {
+                return TenantSweep::Channels(next);
+            }
+        }
+        own.iter().for_each(|of| of.channels_forgotten(turn.core.index, workers));
+        TenantSweep::Done
+    }
+
+    fn end_session_of_tenant(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        session: SessionId,
+        is_gone: impl Fn(&str) -> bool,
+    ) {
+        let Some(view) = turn.core.hub.session(session).filter(|view| !view.closing) else {
+            return;
+        };
+        let Some(tenant) = tenant::split(view.user).0 else { return };
+        let (user, conn, is_poll) = (view.user, ConnId::from_u64(view.tag), view.poll);
+        let why = if is_gone(tenant) || turn.core.settings.tenants.get(tenant).is_none() {
+            DisconnectCode::PermissionDenied.with_reason("the tenant was taken away")
+        } else {
+            let params =
+                turn.cx.data(conn).and_then(|link| self.sessions.heartbeat.params(link.params()));
+            let key = params.and_then(|params| params.key);
+            if key.is_none_or(|key| turn.core.settings.keeps_key(user, key)) {
+                return;
+            }
+            DisconnectCode::Expired.with_reason("the key of its token was revoked")
+        };
+        if is_poll {
+            return self.answer_poll(turn, session);
+        }
+        self.disconnect(turn, conn, &why);
+    }
+}
+
+impl Api {
     /// Returns the scope of a tenant's own API keys: everything of the tenant.
-    pub(super) fn scope_of(&self, tenant: &Arc<Tenant>) -> Scope {
+    pub(super) fn scope_of(&self, core: &Core<'_>, tenant: &Arc<Tenant>) -> Scope {
         let rates = tenant.rates();
-        let budget_key = rates.is_limited().then(|| self.state.budgets.namespace(&tenant.prefix));
+        let budget_key = rates.is_limited().then(|| core.state.budgets.namespace(&tenant.prefix));
         let budget = budget_key.map(|budget_key| (budget_key, rates));
         Some(KeyScope { may: Arc::default(), tenant: Some(Arc::clone(tenant)), budget })
     }
@@ -167,107 +278,6 @@ impl Worker<'_> {
             }),
             _ => CommandOutcome::Channels(own),
         })
-    }
-
-    /// Begins to remove what belongs to deleted tenants and deleted keys.
-    pub(super) fn end_tenants(&mut self, cx: &mut Context<Link>) {
-        let settings = self.settings.snapshot();
-        self.end_polls(cx, |user, key| {
-            !user.starts_with(MARK) || key.is_some_and(|key| settings.keeps_key(user, key))
-        });
-        self.sweeps.begin_tenants();
-    }
-
-    /// Continues that, one step a turn.
-    pub(super) fn continue_tenant_sweep(&mut self, cx: &mut Context<Link>) {
-        let sweep = self.sweeps.tenants();
-        if !sweep.is_due() {
-            return;
-        }
-        let own: Vec<_> = self
-            .settings
-            .tenants
-            .sweeps
-            .iter()
-            .filter(|of| !of.is_forgotten_by(self.index))
-            .map(Arc::clone)
-            .collect();
-        let next = match sweep {
-            TenantSweep::Sessions(from) => self.end_tenant_sessions(cx, &own, from),
-            TenantSweep::Channels(from) => self.forget_tenant_channels(cx, &own, from),
-            idle => idle,
-        };
-        self.sweeps.set_tenants(next);
-    }
-
-    fn end_tenant_sessions(
-        &mut self,
-        cx: &mut Context<Link>,
-        own: &[Arc<Sweep>],
-        from: u32,
-    ) -> TenantSweep {
-        let (sessions, next) = self.hub.sessions_page(from, STEPS);
-        for session in sessions {
-            self.end_session_of_tenant(cx, session, |name| own.iter().any(|of| *of.name == *name));
-        }
-        if let Some(next) = next {
-            return TenantSweep::Sessions(next);
-        }
-        own.iter().for_each(|of| of.sessions_ended(self.index));
-        TenantSweep::Waiting
-    }
-
-    fn forget_tenant_channels(
-        &mut self,
-        cx: &mut Context<Link>,
-        own: &[Arc<Sweep>],
-        from: u32,
-    ) -> TenantSweep {
-        let workers = self.state.workers();
-        if own.iter().any(|of| !of.has_no_sessions(workers)) {
-            return TenantSweep::Waiting;
-        }
-        if own.iter().any(|of| !self.hub.forget_keys(&tenant::qualify(&of.name, ""), STEPS)) {
-            return TenantSweep::Channels(from);
-        }
-        if !own.is_empty() {
-            let now = self.now(cx);
-            let next = self.hub.forget_channels(now, from, STEPS, |channel| {
-                let tenant = tenant::split(channel).0;
-                tenant.is_some_and(|tenant| own.iter().any(|of| *of.name == *tenant))
-            });
-            self.drain_events(cx);
-            if let Some(next) = next {
-                return TenantSweep::Channels(next);
-            }
-        }
-        own.iter().for_each(|of| of.channels_forgotten(self.index, workers));
-        TenantSweep::Done
-    }
-
-    fn end_session_of_tenant(
-        &mut self,
-        cx: &mut Context<Link>,
-        session: SessionId,
-        is_gone: impl Fn(&str) -> bool,
-    ) {
-        let Some(view) = self.hub.session(session).filter(|view| !view.closing) else { return };
-        let Some(tenant) = tenant::split(view.user).0 else { return };
-        let (user, conn, is_poll) = (view.user, ConnId::from_u64(view.tag), view.poll);
-        let why = if is_gone(tenant) || self.settings.tenants.get(tenant).is_none() {
-            DisconnectCode::PermissionDenied.with_reason("the tenant was taken away")
-        } else {
-            let params = cx.data(conn).and_then(|link| self.heartbeat.params(link.params()));
-            let key = params.and_then(|params| params.key);
-            if key.is_none_or(|key| self.settings.keeps_key(user, key)) {
-                return;
-            }
-            DisconnectCode::Expired.with_reason("the key of its token was revoked")
-        };
-        if is_poll {
-            return self.answer_poll(cx, session);
-        }
-        self.disconnect(cx, conn, &why);
     }
 }
 

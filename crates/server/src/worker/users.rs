@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use dunlin_hub::SessionId;
 use dunlin_hub::tenant::MARK;
-use dunlin_net::{ConnId, Context};
+use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::DisconnectCode;
 
-use super::Worker;
-use super::link::Link;
+use super::clients::Clients;
+use super::turn::{Core, Turn};
 use crate::limits::user_connections::is_somebody;
 use crate::message::cluster::ClusterMessage;
 use crate::metrics::Metric;
@@ -19,7 +19,7 @@ pub(super) const COUNT_TIMEOUT_MS: u64 = 1_000;
 /// The most sessions counted in one turn.
 const STEPS: u32 = 1_024;
 
-impl Worker<'_> {
+impl Core<'_> {
     /// Whether a user may have one more connection; if so, it is counted.
     pub(super) fn admits_user(&self, user: &str) -> bool {
         let max = self.settings.config.limits.connections_per_user_max;
@@ -51,82 +51,83 @@ impl Worker<'_> {
             && self.state.cluster.counts_users()
     }
 
-    /// Answers a connect of this user that the nodes have counted.
-    pub(super) fn user_counted(&mut self, cx: &mut Context<Link>, user: &str) {
-        if let Some(session) = self.connects.handle_counted(user) {
-            self.answer_connect(cx, session);
-        }
-    }
-
-    /// Answers connects that the nodes have not counted in time; called once a second.
-    pub(super) fn expire_counts(&mut self, cx: &mut Context<Link>) {
-        for session in self.connects.expire_counts(cx.now_ms()) {
-            self.answer_connect(cx, session);
-        }
-    }
-
-    /// A connection with a session has closed.
-    pub(super) fn session_closed(&mut self, cx: &mut Context<Link>, session: SessionId) {
-        self.connects.forget(session);
-        self.heartbeat.set_token(session, None);
-        self.grants.forget(session);
-        self.capabilities.forget(session);
-        self.pusher.end(session);
-        self.polls.take(session);
-        let now = self.now(cx);
-        let user = self.user_to_report(session);
-        let counted = self.counted_user(session);
-        self.hub.close_session(now, session);
-        counted.iter().for_each(|user| self.population_changed(user));
-        self.drain_events(cx);
-        if let Some(user) = user {
-            let code = DisconnectCode::ConnectionClosed;
-            self.emit_disconnect(session, user, u32::from(code.code()), code.text());
-        }
-    }
-
     /// The user of a session that is counted somewhere, to whom something changes when it ends.
     fn counted_user(&self, session: SessionId) -> Option<String> {
         let user = self.hub.session(session)?.user;
         let is_counted = self.settings.user_connections.is_some();
         (is_counted || user.starts_with(MARK)).then(|| user.to_owned())
     }
+}
+
+impl Clients {
+    /// Answers a connect of this user that the nodes have counted.
+    pub(super) fn user_counted(&mut self, turn: &mut Turn<'_, '_>, user: &str) {
+        if let Some(session) = self.connects.handle_counted(user) {
+            self.answer_connect(turn, session);
+        }
+    }
+
+    /// Answers connects that the nodes have not counted in time; called once a second.
+    pub(super) fn expire_counts(&mut self, turn: &mut Turn<'_, '_>) {
+        for session in self.connects.expire_counts(turn.cx.now_ms()) {
+            self.answer_connect(turn, session);
+        }
+    }
+
+    /// A connection with a session has closed.
+    pub(super) fn session_closed(&mut self, turn: &mut Turn<'_, '_>, session: SessionId) {
+        self.connects.forget(session);
+        self.sessions.forget(session);
+        self.pusher.end(session);
+        self.polls.take(session);
+        let now = turn.now();
+        let user = turn.core.user_to_report(session);
+        let counted = turn.core.counted_user(session);
+        turn.core.hub.close_session(now, session);
+        counted.iter().for_each(|user| turn.core.population_changed(user));
+        self.drain_events(turn);
+        if let Some(user) = user {
+            let code = DisconnectCode::ConnectionClosed;
+            turn.core.emit_disconnect(session, user, u32::from(code.code()), code.text());
+        }
+    }
 
     /// Begins to count the existing sessions, if the table is new.
-    pub(super) fn apply_user_table(&mut self, before: &Settings) {
+    pub(super) fn apply_user_table(&mut self, core: &mut Core<'_>, before: &Settings) {
         let table = |of: &Settings| of.user_connections.as_ref().map(Arc::as_ptr);
-        if table(before) != table(&self.settings) {
-            self.sweeps.begin_users(self.settings.user_connections.is_some());
+        if table(before) != table(&core.settings) {
+            self.sweeps.begin_users(core.settings.user_connections.is_some());
         }
     }
 
     /// Continues that, one step a turn.
-    pub(super) fn continue_counting_users(&mut self) {
+    pub(super) fn continue_counting_users(&mut self, core: &mut Core<'_>) {
         let Some(from) = self.sweeps.users_from() else { return };
-        let (sessions, next) = self.hub.sessions_page(from, STEPS);
+        let (sessions, next) = core.hub.sessions_page(from, STEPS);
         for session in sessions {
-            let user = self.hub.session(session).map(|view| view.user.to_owned());
-            user.iter().for_each(|user| self.user_changed(user));
+            let user = core.hub.session(session).map(|view| view.user.to_owned());
+            user.iter().for_each(|user| core.user_changed(user));
         }
         self.sweeps.continue_users(next);
         if next.is_none()
-            && let Some(table) = &self.settings.user_connections
+            && let Some(table) = &core.settings.user_connections
         {
-            table.set_counted(self.index);
+            table.set_counted(core.index);
         }
     }
 
     /// Ends the newest session of a user on this worker, because the user has too many connections on all nodes together.
-    pub(super) fn end_last_of_user(&mut self, cx: &mut Context<Link>, user: &str) {
-        let views = self.hub.sessions_of(user).filter_map(|id| Some((id, self.hub.session(id)?)));
+    pub(super) fn end_last_of_user(&mut self, turn: &mut Turn<'_, '_>, user: &str) {
+        let views =
+            turn.core.hub.sessions_of(user).filter_map(|id| Some((id, turn.core.hub.session(id)?)));
         let Some((session, view)) = views.into_iter().find(|(_, view)| !view.closing) else {
             return;
         };
         let (conn, is_poll) = (ConnId::from_u64(view.tag), view.poll);
-        self.count(Metric::RefusedUser);
+        turn.core.count(Metric::RefusedUser);
         match is_poll {
-            true => self.refuse_poll(cx, session),
-            false => self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into()),
+            true => self.refuse_poll(turn, session),
+            false => self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into()),
         }
     }
 }

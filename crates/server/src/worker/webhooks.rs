@@ -6,14 +6,14 @@ use dunlin_hub::SessionId;
 use dunlin_protocol::Encoding;
 use dunlin_webhooks::{HookEvent, HookEventBody};
 
-use super::Worker;
 use super::parts::Emitted;
+use super::turn::Core;
 use crate::message::cluster::ClusterMessage;
 use crate::message::control::ControlMessage;
 use crate::message::webhooks::WebhooksMessage;
 use crate::metrics::Metric;
 
-impl Worker<'_> {
+impl Core<'_> {
     /// Follows what the hooks of the present settings want.
     pub(super) fn apply_hooks(&mut self) {
         let watched_before = self.emitter.watches_occupancy();

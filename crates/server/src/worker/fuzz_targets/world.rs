@@ -153,7 +153,7 @@ impl World<'_> {
         self.revision += 1;
         self.state.publish(Arc::new(settings(self.revision, rules)));
         self.turn();
-        self.until(|world| (!world.worker.sweeps.is_withdrawing()).then_some(()));
+        self.until(|world| (!world.worker.clients.sweeps.is_withdrawing()).then_some(()));
     }
 
     /// A client that is connected; `subscribe`: to this channel too, with the connect, from the beginning or from now. `None`:
@@ -316,8 +316,8 @@ impl World<'_> {
 
     /// Turns until the worker has no more sessions than there are clients.
     pub(super) fn turn_until_gone(&mut self) {
-        let before = self.worker.hub.stats().sessions;
-        self.until(|world| (world.worker.hub.stats().sessions < before).then_some(()));
+        let before = self.worker.core.hub.stats().sessions;
+        self.until(|world| (world.worker.core.hub.stats().sessions < before).then_some(()));
     }
 
     pub(super) fn pass_time(&mut self, ms: u64) {

@@ -1,7 +1,7 @@
-//! The parts of a worker. Each owns its fields, takes input through `&mut self` and returns what is to be done.
+//! The parts of a worker's machines. Each owns its fields, takes input through `&mut self` and returns what is to be done.
 //!
-//! None of them knows the worker, a socket, the bus or a clock, so their tests run in virtual time. The worker routes
-//! between them: see [`Worker`](super::Worker).
+//! None of them knows the worker, a socket, the bus or a clock, so their tests run in virtual time. A machine
+//! owns some of them: see [`turn`](super::turn).
 
 mod accept_gate;
 mod accept_limits;

@@ -18,8 +18,6 @@ pub(crate) struct Sweeps {
     shares_from: u32,
     /// Revoked tokens; once a second, their sessions are searched for.
     revoked: HashSet<TokenId>,
-    /// The control thread was not notified of some joins and leaves.
-    members_lost: bool,
 }
 
 /// The steps of removing the data of deleted tenants.
@@ -44,7 +42,6 @@ impl Default for Sweeps {
             users_from: None,
             shares_from: 0,
             revoked: HashSet::new(),
-            members_lost: false,
         }
     }
 }
@@ -126,15 +123,6 @@ impl Sweeps {
     /// Takes the tokens revoked since the last call, if there are any.
     pub(crate) fn take_revoked(&mut self) -> Option<HashSet<TokenId>> {
         (!self.revoked.is_empty()).then(|| std::mem::take(&mut self.revoked))
-    }
-
-    /// Whether the control thread must list all members of channels again.
-    pub(crate) fn has_lost_members(&self) -> bool {
-        self.members_lost
-    }
-
-    pub(crate) fn set_members_lost(&mut self, are_lost: bool) {
-        self.members_lost = are_lost;
     }
 }
 

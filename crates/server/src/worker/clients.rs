@@ -1,0 +1,85 @@
+//! The machine of clients: connects, commands, polls and the ends of sessions.
+//!
+//! It owns what the modules of this machine keep between events: [`connect`](super::connect), [`command`](super::command),
+//! [`subscription`](super::subscription), [`permission`](super::permission), [`poll`](super::poll), [`pusher`](super::pusher),
+//! [`stream`](super::stream), [`backlog`](super::backlog), [`deadlines`](super::deadlines), [`completion`](super::completion) and
+//! [`flush`](super::flush). It owns two machines and no other knows
+//! them: [`sessions`](super::sessions), and [`deciders`](super::deciders), who are asked where rules do not decide.
+
+use dunlin_hub::MemberListError;
+use dunlin_protocol::centrifuge::Reply;
+
+use super::deciders::Deciders;
+use super::parts::{Backlogs, Connects, LargeAnswers, Pending, Polls, PusherSessions, Sweeps};
+use super::sessions::Sessions;
+use super::turn::{Core, Turn};
+use crate::metrics::Metric;
+
+/// The clients of one worker.
+pub(super) struct Clients {
+    pub(super) sessions: Sessions,
+    pub(super) backlogs: Backlogs,
+    pub(super) large_answers: LargeAnswers,
+    pub(super) connects: Connects,
+    pub(super) polls: Polls,
+    /// Sessions that speak the Pusher protocol.
+    pub(super) pusher: PusherSessions,
+    pub(super) sweeps: Sweeps,
+    pub(super) deciders: Deciders,
+}
+
+impl Clients {
+    pub(super) fn new(incarnation: u32, seed: u64) -> Clients {
+        Clients {
+            sessions: Sessions::default(),
+            backlogs: Backlogs::default(),
+            large_answers: LargeAnswers::default(),
+            connects: Connects::default(),
+            polls: Polls::default(),
+            pusher: PusherSessions::new(seed),
+            sweeps: Sweeps::default(),
+            deciders: Deciders::new(incarnation),
+        }
+    }
+
+    /// Applies the settings of proxies.
+    pub(super) fn apply_proxies(&mut self, core: &Core<'_>) {
+        self.sessions.forwarded.wanted = self.deciders.apply_proxies(core);
+    }
+
+    /// Returns a token for a request of `pending` to the hub. `None`: too many requests are pending, and the requester is
+    /// answered.
+    pub(super) fn token(&mut self, turn: &mut Turn<'_, '_>, pending: Pending) -> Option<u64> {
+        let timeout_ms = turn.core.settings.config.limits.bus_request_timeout_ms;
+        match turn.core.pending.insert(turn.cx.now_ms(), timeout_ms, pending) {
+            Ok(token) => Some(token),
+            Err(pending) => {
+                self.fail(turn, &pending, dunlin_hub::Error::Overloaded);
+                None
+            }
+        }
+    }
+
+    /// Answers a request that did not reach the hub, or that the hub did not answer.
+    pub(super) fn fail(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        pending: &Pending,
+        error: dunlin_hub::Error,
+    ) {
+        match *pending {
+            Pending::Command { session, id } | Pending::ChargedCommand { session, id, .. } => {
+                turn.core.count(Metric::CommandErrors);
+                turn.core.reply(session, id, &Reply::Error(&error.into()));
+            }
+            Pending::Pusher { session } => self.pusher_failed(turn.core, session, error),
+            Pending::PusherSignIn { session, .. } => self.sign_in_failed(turn, session),
+            Pending::MemberList(ref request) => {
+                self.member_list_read(turn, request, Err(MemberListError::Unavailable));
+            }
+            // The callers of `token` handle these, because they hold the needed state.
+            Pending::Connect { .. } | Pending::Poll { .. } => {}
+            Pending::Api(place) => turn.core.api_answers.push_back((place, Err(error.into()))),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The machine of those who decide in place of the rules: backends of proxies, over their connections, and the embedding program.
+//!
+//! It asks and keeps who waits. What a decision does to a client is the business of [`clients`](super::clients).
+
+use super::backends::Backends;
+use super::parts::ProxyCalls;
+use super::program::ProgramLink;
+
+/// The deciders of one worker.
+pub(super) struct Deciders {
+    /// The client of the proxies' backends, once there are any.
+    pub(super) backends: Option<Box<Backends>>,
+    /// The connection to the embedding program, if there is one.
+    pub(super) program: Option<Box<ProgramLink>>,
+    pub(super) proxy_calls: ProxyCalls,
+}
+
+impl Deciders {
+    pub(super) fn new(incarnation: u32) -> Deciders {
+        Deciders { backends: None, program: None, proxy_calls: ProxyCalls::new(incarnation) }
+    }
+}
