@@ -94,7 +94,7 @@ impl Log {
                 self.roll(&mut core);
                 self.work.notify_one();
             }
-            // So that a damaged record is told from one that did not reach the disk.
+            // So that a damaged record is distinguished from one that did not reach the disk.
             if !core.is_marked && self.written() == self.synced() && core.pending.is_empty() {
                 self.mark(&mut core);
                 self.work.notify_one();
