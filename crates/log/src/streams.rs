@@ -90,7 +90,7 @@ struct Shard {
 
 impl Shard {
     fn home(&self, tag: u64) -> usize {
-        (u128::from(tag) * self.cells.len() as u128 >> TAG_BITS) as usize
+        ((u128::from(tag) * self.cells.len() as u128) >> TAG_BITS) as usize
     }
 
     /// The cell of this tag, or the empty one where it belongs.
