@@ -11,6 +11,8 @@ mod client;
 mod config;
 #[path = "../../crates/hub/tests/kit/mod.rs"]
 mod kit;
+#[path = "../../crates/log/tests/fuzz_targets/mod.rs"]
+mod log;
 #[path = "../../crates/net/tests/fuzz_targets/mod.rs"]
 mod net;
 #[path = "../../crates/hub/tests/delivery/oracle.rs"]
@@ -28,9 +30,10 @@ mod wire;
 
 type Target = (&'static str, fn(&[u8]));
 
-const CRATES: [&[Target]; 9] = [
+const CRATES: [&[Target]; 10] = [
     actions::TARGETS,
     config::TARGETS,
+    log::TARGETS,
     net::TARGETS,
     pipeline::TARGETS,
     protocol::TARGETS,
