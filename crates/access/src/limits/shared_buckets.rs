@@ -30,7 +30,7 @@ const ANNOUNCED_MAX: usize = 4_096;
 const WORTH: u64 = 32;
 
 /// The buckets of the process.
-pub(crate) struct SharedBuckets {
+pub struct SharedBuckets {
     /// The key of the hash of names: that of the cluster, once the node knows it.
     key: [AtomicU64; 2],
     /// Use is announced to other nodes.
@@ -56,11 +56,11 @@ struct Used {
 
 /// What a node has used of its budgets since its last announcement.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct BudgetUse {
+pub struct BudgetUse {
     /// Keys and nanoseconds, the largest first.
-    pub(crate) used: Vec<(u64, u64)>,
+    pub used: Vec<(u64, u64)>,
     /// Charges not included, because there were too many keys at once.
-    pub(crate) forgotten: u64,
+    pub forgotten: u64,
 }
 
 impl Default for SharedBuckets {
@@ -80,7 +80,7 @@ impl Default for SharedBuckets {
 
 impl SharedBuckets {
     /// Returns the key of an address, shared by all its clients.
-    pub(crate) fn address(&self, address: CountedAddress) -> BudgetKey {
+    pub fn address(&self, address: CountedAddress) -> BudgetKey {
         match address.key() {
             IpAddr::V4(address) => self.named(1, &address.octets()),
             IpAddr::V6(address) => self.named(1, &address.octets()),
@@ -88,17 +88,17 @@ impl SharedBuckets {
     }
 
     /// Returns the key of a user.
-    pub(crate) fn user(&self, name: &str) -> BudgetKey {
+    pub fn user(&self, name: &str) -> BudgetKey {
         self.named(2, name.as_bytes())
     }
 
     /// Returns the key of a namespace's clients.
-    pub(crate) fn namespace(&self, name: &str) -> BudgetKey {
+    pub fn namespace(&self, name: &str) -> BudgetKey {
         self.named(3, name.as_bytes())
     }
 
     /// Returns the key of an API key's calls, by the API key's name.
-    pub(crate) fn api_key(&self, name: &str) -> BudgetKey {
+    pub fn api_key(&self, name: &str) -> BudgetKey {
         self.named(4, name.as_bytes())
     }
 
@@ -116,7 +116,7 @@ impl SharedBuckets {
     }
 
     /// Charges a key. Returns how long the next command has to wait, in milliseconds. `now_ms` is the uptime of the process.
-    pub(crate) fn charge(&self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+    pub fn charge(&self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
         if !rates.is_limited() {
             return 0;
         }
@@ -128,14 +128,14 @@ impl SharedBuckets {
     }
 
     /// Removes the buckets that are not ahead of the clock, in one worker's share of the shards.
-    pub(crate) fn sweep(&self, worker: usize, workers: usize, now_ms: u64) {
+    pub fn sweep(&self, worker: usize, workers: usize, now_ms: u64) {
         for shard in self.shards.iter().skip(worker).step_by(workers) {
             lock(shard).buckets.sweep(now_ms);
         }
     }
 
     /// Sets the key of the hash of names, which all nodes share. Use under the former key is forgotten.
-    pub(crate) fn set_key(&self, key: [u8; 16]) {
+    pub fn set_key(&self, key: [u8; 16]) {
         let (low, high) = key.split_at(8);
         for (cell, half) in self.key.iter().zip([low, high]) {
             let half = half.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
@@ -145,19 +145,19 @@ impl SharedBuckets {
     }
 
     /// Returns a check value: equal on nodes with the same key, and it does not reveal the key.
-    pub(crate) fn key_check(&self) -> u64 {
+    pub fn key_check(&self) -> u64 {
         self.hash(b"which key is it?")
     }
 
     /// Sets whether use is remembered for [`take_used`](Self::take_used).
-    pub(crate) fn share(&self, is_shared: bool) {
+    pub fn share(&self, is_shared: bool) {
         if self.is_shared.swap(is_shared, Ordering::Relaxed) && !is_shared {
             self.forget_use();
         }
     }
 
     /// Returns the use since the last call that is worth announcing.
-    pub(crate) fn take_used(&self, now_ms: u64) -> BudgetUse {
+    pub fn take_used(&self, now_ms: u64) -> BudgetUse {
         let mut of = BudgetUse::default();
         for shard in &self.shards {
             let Shard { buckets, used, forgotten } = &mut *lock(shard);
@@ -185,7 +185,7 @@ impl SharedBuckets {
     }
 
     /// Adds what another node has used.
-    pub(crate) fn add_used(&self, used: &[(u64, u64)], now_ms: u64) {
+    pub fn add_used(&self, used: &[(u64, u64)], now_ms: u64) {
         for (key, ns) in used {
             let key = BudgetKey::of_u64(*key);
             self.shard(key).buckets.advance(key, *ns, now_ms);

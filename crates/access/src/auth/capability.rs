@@ -111,7 +111,7 @@ impl Capabilities {
     }
 
     /// Returns what a client may do in the channel.
-    pub(crate) fn in_channel(&self, channel: &str, regexes: &mut Regexes) -> Allow {
+    pub fn in_channel(&self, channel: &str, regexes: &mut Regexes) -> Allow {
         let granting = self.0.iter().filter(|capability| {
             capability.channels.iter().any(|name| match capability.by {
                 Match::Exact => **name == *channel,
@@ -126,7 +126,7 @@ impl Capabilities {
 impl Capabilities {
     /// Returns what a client may do in all channels that a wildcard matches. An entry that covers only some of them grants
     /// nothing: it must be the wildcard itself, or a prefix of all of them followed by one `*`.
-    pub(crate) fn in_wildcard(&self, name: &str) -> Allow {
+    pub fn in_wildcard(&self, name: &str) -> Allow {
         let prefix = wildcard::literal_prefix(name);
         let granting = self.0.iter().filter(|capability| {
             capability.channels.iter().any(|of| match capability.by {
@@ -143,7 +143,7 @@ impl Capabilities {
 
 /// A cache of compiled expressions, so that sessions hold only their texts.
 #[derive(Debug, Default)]
-pub(crate) struct Regexes(HashMap<Box<str>, BoundedRegex>);
+pub struct Regexes(HashMap<Box<str>, BoundedRegex>);
 
 impl Regexes {
     /// An expression that does not compile matches nothing.

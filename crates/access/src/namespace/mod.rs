@@ -1,8 +1,8 @@
 //! A namespace, prepared for the data plane: its rules, and what is derived from them.
 
-pub(crate) mod bounded_regex;
-pub(crate) mod expression;
-pub(crate) mod meta;
+pub mod bounded_regex;
+pub mod expression;
+pub mod meta;
 mod variants;
 
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use dunlin_engine::nats::RawSubjects;
 use dunlin_hub::wildcard::NameKind;
 use dunlin_hub::{ChannelOptions, glob};
 
-pub(crate) use self::variants::ChannelVariants;
+pub use self::variants::ChannelVariants;
 
 /// The options of a namespace in the configuration.
 type Rules = dunlin_config::ChannelOptions;
 
 /// A namespace, prepared for the data plane.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     /// The permissions and options of the configuration.
-    pub(crate) rules: Rules,
+    pub rules: Rules,
     /// Permissions by expressions, in addition to those of `rules`.
-    pub(crate) expressions: Option<Arc<Expressions>>,
+    pub expressions: Option<Arc<Expressions>>,
     /// The `channel_regex` that names of its channels must match.
     regex: Option<BoundedRegex>,
     /// The options for the hub, shared by all operations on its channels.
-    pub(crate) options: Arc<ChannelOptions>,
+    pub options: Arc<ChannelOptions>,
     /// For the namespace of a Pusher app: its variants for channels whose names have a special prefix.
     variants: Option<Arc<[Namespace; ChannelVariants::VARIANTS]>>,
     /// For a raw engine: how channel names map to subjects.
@@ -51,14 +51,14 @@ impl Namespace {
     }
 
     /// Whether one of its expressions uses the `meta` of connections.
-    pub(crate) fn looks_at_meta(&self) -> bool {
+    pub fn looks_at_meta(&self) -> bool {
         self.expressions.as_ref().is_some_and(|all| all.look_at_meta())
     }
 }
 
 /// Finds the namespace of a channel: by its prefix in `named`, or `any` if the prefix is unknown, or `without` if it has
 /// none.
-pub(crate) fn find_namespace<'n>(
+pub fn find_namespace<'n>(
     named: &'n Map<Namespace>,
     any: Option<&'n Namespace>,
     without: &'n Namespace,
@@ -83,7 +83,7 @@ pub(crate) fn find_namespace<'n>(
 }
 
 /// Creates a namespace from its settings; `kinds` is set for the namespace of a Pusher app.
-pub(crate) fn namespace(
+pub fn namespace(
     name: &str,
     rules: &Rules,
     config: &Config,
@@ -130,7 +130,7 @@ pub(crate) fn namespace(
 }
 
 /// Returns how channel names map to subjects of a raw engine; `None` if the engine is not raw.
-pub(crate) fn raw_subjects(engine: &dunlin_config::Engine) -> Option<RawSubjects> {
+pub fn raw_subjects(engine: &dunlin_config::Engine) -> Option<RawSubjects> {
     engine.raw.then(|| RawSubjects {
         prefix: engine.raw_prefix.to_string(),
         separator: engine.raw_separator.chars().next().unwrap_or(':'),

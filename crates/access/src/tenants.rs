@@ -17,14 +17,17 @@ use crate::namespace::ChannelVariants;
 use crate::namespace::{Namespace, find_namespace, namespace};
 
 /// One tenant as the data plane needs it.
-pub(crate) struct Tenant {
-    pub(crate) name: Arc<str>,
+pub struct Tenant {
+    /// Its name.
+    pub name: Arc<str>,
     /// The prefix of the names of its channels and users; also names its budget and its share of channels and history.
-    pub(crate) prefix: Arc<str>,
-    pub(crate) config: Arc<dunlin_config::Tenant>,
+    pub prefix: Arc<str>,
+    /// Its settings.
+    pub config: Arc<dunlin_config::Tenant>,
     /// Verifies its tokens, of both kinds.
-    pub(crate) verifier: Arc<Verifier>,
-    pub(crate) figures: Arc<TenantUsage>,
+    pub verifier: Arc<Verifier>,
+    /// What it uses.
+    pub figures: Arc<TenantUsage>,
     without_namespace: Arc<Namespace>,
     namespaces: Map<Namespace>,
     /// The sweep of a removed tenant of the same name.
@@ -33,16 +36,17 @@ pub(crate) struct Tenant {
 
 /// All tenants of one revision of the settings, and the sweeps of removed tenants that are in progress.
 #[derive(Default)]
-pub(crate) struct Tenants {
+pub struct Tenants {
     all: Map<Tenant>,
-    pub(crate) sweeps: Vec<Arc<Sweep>>,
+    /// The sweeps in progress.
+    pub sweeps: Vec<Arc<Sweep>>,
     /// Whether an expression of a tenant reads the `meta` of connections, or has done so since the start.
-    pub(crate) look_at_meta: bool,
+    pub look_at_meta: bool,
 }
 
 impl Tenants {
     /// Returns the tenants of a new configuration, updated by its differences from the old one.
-    pub(crate) fn next(&self, old: &Config, new: &Config) -> Tenants {
+    pub fn next(&self, old: &Config, new: &Config) -> Tenants {
         let mut all = self.all.clone();
         let mut sweeps: Vec<_> = self.sweeps.iter().filter(|of| !of.is_over()).cloned().collect();
         // Channel options depend on some limits and on the apps of the Pusher protocol.
@@ -65,21 +69,23 @@ impl Tenants {
         Tenants { all, sweeps, look_at_meta }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is no tenant.
+    pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Tenant>> {
+    /// Returns the tenant of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.all.get_shared(name)
     }
 
     /// Returns the tenant of a user or a channel, by its name inside the server.
-    pub(crate) fn of(&self, name: &str) -> Option<&Arc<Tenant>> {
+    pub fn of(&self, name: &str) -> Option<&Arc<Tenant>> {
         self.get(tenant::split(name).0?)
     }
 
     /// Returns the tenant whose key a token names.
-    pub(crate) fn of_token(&self, token: &str, snapshot: &Snapshot) -> Option<&Arc<Tenant>> {
+    pub fn of_token(&self, token: &str, snapshot: &Snapshot) -> Option<&Arc<Tenant>> {
         if self.all.is_empty() {
             return None;
         }
@@ -87,7 +93,7 @@ impl Tenants {
     }
 
     /// `GET /status/tenants`.
-    pub(crate) fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         let all = self.all.iter().map(|(name, tenant)| (name.to_owned(), tenant.figures.status()));
         json!({ "tenants": all.collect::<serde_json::Map<_, _>>() })
     }
@@ -140,12 +146,12 @@ impl Tenant {
     }
 
     /// Returns the name inside the server of one of its channels or users.
-    pub(crate) fn qualify(&self, bare: &str) -> String {
+    pub fn qualify(&self, bare: &str) -> String {
         [&*self.prefix, bare].concat()
     }
 
     /// Returns the namespace of a channel, by its name without the prefix.
-    pub(crate) fn namespace(&self, bare: &str) -> Option<&Namespace> {
+    pub fn namespace(&self, bare: &str) -> Option<&Namespace> {
         find_namespace(&self.namespaces, None, &self.without_namespace, bare)
     }
 
@@ -155,23 +161,23 @@ impl Tenant {
     }
 
     /// Whether it accepts clients and calls: the sweep of an earlier tenant of its name, if any, is over.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.after.as_ref().is_none_or(|sweep| sweep.is_over())
     }
 
     /// Whether it has room for one more connection.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         let max = u64::from(self.config.connections_max);
         max == 0 || self.figures.sum(|of| &of.connections) < max
     }
 
     /// Returns the rates that its clients and keys share.
-    pub(crate) fn rates(&self) -> Rates {
+    pub fn rates(&self) -> Rates {
         Rates::from(&self.config.budget)
     }
 
     /// Adds the tenant's prefix to the names in an identity from one of its tokens.
-    pub(crate) fn adopt(&self, identity: &mut Identity) {
+    pub fn adopt(&self, identity: &mut Identity) {
         identity.user = self.qualify(&identity.user);
         let subscriptions = std::mem::take(&mut identity.subscriptions);
         identity.subscriptions = subscriptions
@@ -186,29 +192,38 @@ impl Tenant {
 
 /// The usage of a tenant, by worker; each part is written by its worker alone.
 #[derive(Default)]
-pub(crate) struct TenantUsage(OnceLock<Box<[WorkerUsage]>>);
+pub struct TenantUsage(OnceLock<Box<[WorkerUsage]>>);
 
 /// The part of one worker.
 #[derive(Default)]
-pub(crate) struct WorkerUsage {
-    pub(crate) connections: AtomicU64,
-    pub(crate) users: AtomicU64,
-    pub(crate) channels: AtomicU64,
-    pub(crate) history_bytes: AtomicU64,
-    pub(crate) publications: AtomicU64,
-    pub(crate) published_bytes: AtomicU64,
-    pub(crate) deliveries: AtomicU64,
-    pub(crate) delivered_bytes: AtomicU64,
+pub struct WorkerUsage {
+    /// Open connections.
+    pub connections: AtomicU64,
+    /// Users with a session.
+    pub users: AtomicU64,
+    /// Channels at home on the worker.
+    pub channels: AtomicU64,
+    /// Bytes of the histories of these channels.
+    pub history_bytes: AtomicU64,
+    /// Publications since the start.
+    pub publications: AtomicU64,
+    /// Their bytes.
+    pub published_bytes: AtomicU64,
+    /// Deliveries since the start.
+    pub deliveries: AtomicU64,
+    /// Their bytes.
+    pub delivered_bytes: AtomicU64,
 }
 
 impl TenantUsage {
     /// The part of a worker, of so many.
-    pub(crate) fn of(&self, worker: usize, workers: usize) -> &WorkerUsage {
+    pub fn of(&self, worker: usize, workers: usize) -> &WorkerUsage {
         let all = self.0.get_or_init(|| (0..workers).map(|_| WorkerUsage::default()).collect());
         &all[worker]
     }
 
-    pub(crate) fn sum(&self, figure: impl Fn(&WorkerUsage) -> &AtomicU64) -> u64 {
+    /// Returns the sum of one figure over all workers.
+    pub fn sum(&self, figure: impl Fn(&WorkerUsage) -> &AtomicU64) -> u64 {
         let all = self.0.get().into_iter().flatten();
         all.map(|of| figure(of).load(Ordering::Relaxed)).sum()
     }
@@ -228,13 +243,14 @@ impl TenantUsage {
 }
 
 /// Adds to a figure that this thread alone writes.
-pub(crate) fn add(figure: &AtomicU64, by: u64) {
+pub fn add(figure: &AtomicU64, by: u64) {
     figure.store(figure.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 /// The end of a tenant that was taken away.
-pub(crate) struct Sweep {
-    pub(crate) name: Arc<str>,
+pub struct Sweep {
+    /// Its name.
+    pub name: Arc<str>,
     sessions: Workers,
     channels: Workers,
     is_over: AtomicBool,
@@ -247,24 +263,25 @@ impl Sweep {
     }
 
     /// A worker has none of its sessions any more.
-    pub(crate) fn sessions_ended(&self, worker: usize) {
+    pub fn sessions_ended(&self, worker: usize) {
         self.sessions.insert(worker);
     }
 
     /// No worker has.
-    pub(crate) fn has_no_sessions(&self, workers: usize) -> bool {
+    pub fn has_no_sessions(&self, workers: usize) -> bool {
         self.sessions.len() == workers
     }
 
     /// A worker has forgotten its channels.
-    pub(crate) fn channels_forgotten(&self, worker: usize, workers: usize) {
+    pub fn channels_forgotten(&self, worker: usize, workers: usize) {
         self.channels.insert(worker);
         if self.channels.len() == workers {
             self.is_over.store(true, Ordering::Release);
         }
     }
 
-    pub(crate) fn is_forgotten_by(&self, worker: usize) -> bool {
+    /// Whether a worker has ended its sessions.
+    pub fn is_forgotten_by(&self, worker: usize) -> bool {
         self.channels.contains(worker)
     }
 

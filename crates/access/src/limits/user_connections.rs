@@ -20,7 +20,7 @@ const SHARDS: usize = 64;
 const CHANGED_MAX: usize = 4_096;
 
 /// The number of connections of each user.
-pub(crate) struct UserConnections {
+pub struct UserConnections {
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
     /// Workers that have counted the sessions that existed before the table.
@@ -43,11 +43,13 @@ struct Shard {
 
 /// The changed count of a user.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct UserCount {
-    pub(crate) user: Box<str>,
-    pub(crate) connections: u32,
+pub struct UserCount {
+    /// The user.
+    pub user: Box<str>,
+    /// Connections on all workers of this node.
+    pub connections: u32,
     /// Workers that accepted a connection since the last report, in order.
-    pub(crate) let_in_by: Vec<u8>,
+    pub let_in_by: Vec<u8>,
 }
 
 impl Default for UserConnections {
@@ -66,7 +68,7 @@ impl Default for UserConnections {
 impl UserConnections {
     /// Counts one more connection on a worker. Returns `false` if the user already has `max`; 0 means no bound. A call of
     /// [`set`](Self::set) must follow.
-    pub(crate) fn admit(&self, user: &str, worker: usize, max: u32) -> bool {
+    pub fn admit(&self, user: &str, worker: usize, max: u32) -> bool {
         let mut shard = self.shard(user);
         let Shard { users, changed } = &mut *shard;
         if !users.contains_key(user) {
@@ -88,7 +90,7 @@ impl UserConnections {
     }
 
     /// Sets a worker's number of connections of a user. Returns `true` if the cluster's agent must be notified of changes.
-    pub(crate) fn set(&self, user: &str, worker: usize, connections: u32) -> bool {
+    pub fn set(&self, user: &str, worker: usize, connections: u32) -> bool {
         let mut shard = self.shard(user);
         let Shard { users, changed } = &mut *shard;
         let worker = worker as u8;
@@ -117,23 +119,23 @@ impl UserConnections {
     }
 
     /// Marks all sessions of a worker as counted.
-    pub(crate) fn set_counted(&self, worker: usize) {
+    pub fn set_counted(&self, worker: usize) {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(worker);
     }
 
     /// Whether a user has a counted session.
-    pub(crate) fn has(&self, user: &str) -> bool {
+    pub fn has(&self, user: &str) -> bool {
         self.shard(user).users.contains_key(user)
     }
 
     /// Whether a user could have a session: false only if all `workers` have counted theirs, and the user has none.
-    pub(crate) fn may_have(&self, user: &str, workers: usize) -> bool {
+    pub fn may_have(&self, user: &str, workers: usize) -> bool {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).len();
         counted < workers || !is_somebody(user) || self.has(user)
     }
 
     /// Removes the connections of a worker that has ended.
-    pub(crate) fn forget(&self, worker: usize) {
+    pub fn forget(&self, worker: usize) {
         for shard in &self.shards {
             let shard = lock(shard);
             let has =
@@ -146,12 +148,12 @@ impl UserConnections {
     }
 
     /// Sets whether changes are kept for [`take_changed`](Self::take_changed).
-    pub(crate) fn share(&self, is_shared: bool) {
+    pub fn share(&self, is_shared: bool) {
         self.is_shared.store(is_shared, Ordering::Relaxed);
     }
 
     /// Returns the counts that have changed since the last call. `None`: there were too many; use [all](Self::all).
-    pub(crate) fn take_changed(&self) -> Option<Vec<UserCount>> {
+    pub fn take_changed(&self) -> Option<Vec<UserCount>> {
         self.is_notified.store(false, Ordering::Relaxed);
         if self.is_lost.load(Ordering::Relaxed) {
             return None;
@@ -168,7 +170,7 @@ impl UserConnections {
     }
 
     /// Returns all counts, and drops the recorded changes.
-    pub(crate) fn all(&self) -> Vec<UserCount> {
+    pub fn all(&self) -> Vec<UserCount> {
         self.is_notified.store(false, Ordering::Relaxed);
         self.is_lost.store(false, Ordering::Relaxed);
         let mut all = Vec::new();
@@ -209,7 +211,7 @@ impl UserConnections {
 }
 
 /// Whether it names a user; clients without a user have the empty name.
-pub(crate) fn is_somebody(user: &str) -> bool {
+pub fn is_somebody(user: &str) -> bool {
     !tenant::bare(user).is_empty()
 }
 

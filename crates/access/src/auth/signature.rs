@@ -39,10 +39,14 @@ impl Algorithm {
 
 /// The family of a key: it verifies only algorithms of its family, so a published public key is never an HMAC secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
+pub enum Family {
+    /// A shared secret.
     Hmac,
+    /// RSA.
     Rsa,
+    /// ECDSA.
     Ec,
+    /// Ed25519.
     Ed,
 }
 

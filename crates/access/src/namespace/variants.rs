@@ -7,7 +7,7 @@ use dunlin_protocol::pusher::ChannelKind;
 
 /// The bounds by which channel variants of a namespace differ from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChannelVariants {
+pub struct ChannelVariants {
     presence_users_max: u32,
     cache_ttl_ms: u64,
 }
@@ -15,11 +15,7 @@ pub(crate) struct ChannelVariants {
 impl ChannelVariants {
     /// Returns the variants of a tenant's namespace, or of one without a tenant; `None` unless it belongs to an app. If
     /// several apps share it, the larger bounds apply.
-    pub(crate) fn of(
-        tenant: Option<&str>,
-        namespace: &str,
-        config: &Config,
-    ) -> Option<ChannelVariants> {
+    pub fn of(tenant: Option<&str>, namespace: &str, config: &Config) -> Option<ChannelVariants> {
         let is_its =
             |app: &&PusherApp| *app.namespace == *namespace && app.tenant.as_deref() == tenant;
         let apps = || config.pusher.apps.values().filter(is_its);

@@ -4,17 +4,18 @@ use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 
 /// The secret or random values of a process.
 #[derive(Clone)]
-pub(crate) struct DerivedKeys {
+pub struct DerivedKeys {
     /// Makes session tokens unguessable.
-    pub(crate) session_token: [u8; 16],
+    pub session_token: [u8; 16],
     /// Seed of the hash that finds a channel's home worker.
-    pub(crate) channel_hash: u64,
+    pub channel_hash: u64,
     /// Distinguishes session ids of this start from those of earlier ones. Not secret: every session id contains it.
-    pub(crate) boot: u8,
+    pub boot: u8,
 }
 
 impl DerivedKeys {
-    pub(crate) fn of(secret: &[u8]) -> DerivedKeys {
+    /// Derives the keys from the secret of this process.
+    pub fn of(secret: &[u8]) -> DerivedKeys {
         let key = Salt::new(HKDF_SHA256, b"dunlin").extract(secret);
         DerivedKeys {
             session_token: derive(&key, b"session token"),

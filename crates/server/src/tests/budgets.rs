@@ -52,7 +52,7 @@ fn commands_that_take_long_wait_where_as_many_short_ones_do_not() {
     let mut short = client(&cluster, &publishes(2..52, "a")).0;
     (2..52).for_each(|id| assert_eq!(short.next().unwrap()["id"], id));
     assert_eq!(delayed(&cluster), 0);
-    let long_ns = 20 * super::budget::COMMAND_NS;
+    let long_ns = 20 * crate::limits::budget::COMMAND_NS;
     cluster.state.test_command_ns.store(long_ns, std::sync::atomic::Ordering::Relaxed);
     let mut long = client(&cluster, &publishes(2..52, "a")).0;
     (2..52).for_each(|id| assert_eq!(long.next().unwrap()["id"], id, "none is refused"));

@@ -20,12 +20,12 @@ pub struct OptionsOverride {
 
 impl OptionsOverride {
     /// Whether no option is overridden.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         *self == OptionsOverride::default()
     }
 
     /// Applies the overrides to the channel's options. A wildcard's options stay as they are.
-    pub(crate) fn apply(&self, options: &ChannelOptions) -> ChannelOptions {
+    pub fn apply(&self, options: &ChannelOptions) -> ChannelOptions {
         if options.wildcard {
             return options.clone();
         }
@@ -43,9 +43,7 @@ impl OptionsOverride {
 }
 
 /// Each `{"value": true}`.
-pub(crate) fn overrides<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<OptionsOverride, D::Error> {
+pub fn overrides<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OptionsOverride, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Overrides {

@@ -22,8 +22,10 @@ pub struct SubscribeOptions {
     pub info: Option<Box<RawValue>>,
     /// Sent to the client with the subscription.
     pub data: Option<Box<RawValue>>,
-    pub(crate) b64info: Option<String>,
-    pub(crate) b64data: Option<String>,
+    /// `info` as JSON in base64; goes before it.
+    pub b64info: Option<String>,
+    /// `data` as JSON in base64; goes before it.
+    pub b64data: Option<String>,
     /// Channel options that this subscription overrides.
     #[serde(default, rename = "override", deserialize_with = "overrides")]
     pub overrides: OptionsOverride,
@@ -34,7 +36,7 @@ impl SubscribeOptions {
     ///
     /// # Errors
     /// A base64 form is not JSON in base64.
-    pub(crate) fn decoded(mut self) -> Result<SubscribeOptions, Error> {
+    pub fn decoded(mut self) -> Result<SubscribeOptions, Error> {
         self.info = one_of("b64info", self.info, self.b64info.take())?;
         self.data = one_of("b64data", self.data, self.b64data.take())?;
         Ok(self)

@@ -1,6 +1,6 @@
 //! Keys at a URL: a JSON Web Key Set (RFC 7517), searched for every token that names a key which is not configured.
 //!
-//! No I/O and no clock: [`crate::auth::key_fetcher`] fetches the set and supplies the time. A known key is found without a fetch,
+//! No I/O and no clock: the server fetches the set and supplies the time. A known key is found without a fetch,
 //! so a slow or unreachable endpoint does not affect tokens with known keys. An unknown key schedules a fetch, which all clients
 //! with unknown keys share. A key that the fetch did not find is refused until the next fetch is allowed.
 
@@ -20,7 +20,7 @@ use super::key::{Key, RSA, fingerprint_of, is_rsa_size};
 use super::signature::{Algorithm, KeyMaterial};
 
 /// The largest set, in bytes; a larger one is rejected.
-pub(crate) const SET_BYTES_MAX: usize = 256 << 10;
+pub const SET_BYTES_MAX: usize = 256 << 10;
 /// The most keys that are used of a set.
 const KEYS_MAX: usize = 256;
 /// The most unknown keys that wait for a fetch. Tokens with further ones are refused as if the endpoint were unavailable.
@@ -40,11 +40,13 @@ pub struct Jwks {
 
 /// Where the set is, and how it is fetched.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Endpoint {
-    pub(crate) url: String,
+pub struct Endpoint {
+    /// `jwks_public_endpoint`.
+    pub url: String,
     /// Certificates to trust, in PEM; `None`: the system's roots.
-    pub(crate) ca: Option<String>,
-    pub(crate) timeout_ms: u64,
+    pub ca: Option<String>,
+    /// How long a fetch may take, in milliseconds.
+    pub timeout_ms: u64,
     refresh_ms: u64,
     refetch_ms: u64,
 }
@@ -100,7 +102,8 @@ impl Jwks {
         self.endpoint == Endpoint::of(rules)
     }
 
-    pub(crate) fn endpoint(&self) -> &Endpoint {
+    /// Returns where the set is fetched.
+    pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
@@ -135,7 +138,7 @@ impl Jwks {
     }
 
     /// Returns the milliseconds until the next fetch is due; `None` during a fetch.
-    pub(crate) fn due_in_ms(&self, now_ms: u64) -> Option<u64> {
+    pub fn due_in_ms(&self, now_ms: u64) -> Option<u64> {
         let schedule = self.schedule();
         if schedule.fetching.is_some() {
             return None;
@@ -146,14 +149,14 @@ impl Jwks {
     }
 
     /// Marks the beginning of a fetch. [`Jwks::fetched`] or [`Jwks::failed`] must follow.
-    pub(crate) fn begin(&self, now_ms: u64) {
+    pub fn begin(&self, now_ms: u64) {
         let mut schedule = self.schedule();
         schedule.fetching = Some(std::mem::take(&mut schedule.asked));
         schedule.earliest_ms = now_ms.saturating_add(self.endpoint.refetch_ms);
     }
 
     /// Replaces the keys by those of a fetched set. Returns their number.
-    pub(crate) fn fetched(&self, mut keys: KeySet, now_ms: u64) -> usize {
+    pub fn fetched(&self, mut keys: KeySet, now_ms: u64) -> usize {
         let count = keys.len();
         for key in Arc::make_mut(&mut keys.0).values_mut().flatten() {
             key.fingerprint = self.fingerprint;
@@ -172,7 +175,7 @@ impl Jwks {
     }
 
     /// Keeps the known keys after a failed fetch, and schedules a retry with exponential backoff.
-    pub(crate) fn failed(&self, now_ms: u64) {
+    pub fn failed(&self, now_ms: u64) {
         let mut schedule = self.schedule();
         let endpoint = &self.endpoint;
         let retry_ms = endpoint.refetch_ms.saturating_mul(1 << schedule.failures.min(16));
@@ -186,7 +189,7 @@ impl Jwks {
     }
 
     /// The number of known keys.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.found.load().keys.len()
     }
 

@@ -15,7 +15,7 @@ const SHARDS: usize = 64;
 
 /// The outcome of asking for one more connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub enum Admission {
     /// Counted; give it back with [`Admissions::release`].
     Granted,
     /// `limits.connections_max` is reached.
@@ -27,7 +27,7 @@ pub(crate) enum Admission {
 }
 
 /// Connection counts of the whole process.
-pub(crate) struct Admissions {
+pub struct Admissions {
     total: AtomicU64,
     hasher: foldhash::fast::RandomState,
     addresses: [Mutex<HashMap<CountedAddress, AddressCount>>; SHARDS],
@@ -36,11 +36,11 @@ pub(crate) struct Admissions {
 /// What counts as one address in limits, shares and budgets: an IPv4 address, or the network of an IPv6 address
 /// (`limits.ipv6_prefix_bits`). It is never shown; whatever is shown, logged or filtered by is the peer's [`IpAddr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct CountedAddress(IpAddr);
+pub struct CountedAddress(IpAddr);
 
 impl CountedAddress {
     /// Returns what an address counts as.
-    pub(crate) fn of(address: IpAddr, ipv6_prefix_bits: u8) -> CountedAddress {
+    pub fn of(address: IpAddr, ipv6_prefix_bits: u8) -> CountedAddress {
         CountedAddress(match address.to_canonical() {
             IpAddr::V6(address) => {
                 let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix_bits.min(128)));
@@ -51,7 +51,7 @@ impl CountedAddress {
     }
 
     /// Returns the first address of the network, for keys of limits alone.
-    pub(crate) fn key(self) -> IpAddr {
+    pub fn key(self) -> IpAddr {
         self.0
     }
 }
@@ -76,12 +76,7 @@ impl Default for Admissions {
 
 impl Admissions {
     /// Counts one connection of `address`, unauthenticated, if the limits allow it; `unbounded`, if that in all does.
-    pub(crate) fn admit(
-        &self,
-        address: CountedAddress,
-        limits: &Limits,
-        unbounded: bool,
-    ) -> Admission {
+    pub fn admit(&self, address: CountedAddress, limits: &Limits, unbounded: bool) -> Admission {
         if self.total.fetch_add(1, Relaxed) >= u64::from(limits.connections_max) {
             self.total.fetch_sub(1, Relaxed);
             return Admission::TotalReached;
@@ -106,14 +101,14 @@ impl Admissions {
     }
 
     /// Marks one connection of `address` as authenticated.
-    pub(crate) fn authenticate(&self, address: CountedAddress) {
+    pub fn authenticate(&self, address: CountedAddress) {
         if let Some(count) = self.shard(address).get_mut(&address) {
             count.unauthenticated -= 1;
         }
     }
 
     /// Releases a connection that [`admit`](Self::admit) granted.
-    pub(crate) fn release(&self, address: CountedAddress, authenticated: bool) {
+    pub fn release(&self, address: CountedAddress, authenticated: bool) {
         self.total.fetch_sub(1, Relaxed);
         let mut shard = self.shard(address);
         if let Some(count) = shard.get_mut(&address) {
@@ -126,7 +121,7 @@ impl Admissions {
     }
 
     /// Returns the number of open connections.
-    pub(crate) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }
 
@@ -142,7 +137,7 @@ impl Admissions {
 
 /// A bucket that refills at `rate_per_s` and holds one second's worth.
 #[derive(Debug)]
-pub(crate) struct TokenBucket {
+pub struct TokenBucket {
     /// Thousandths of a token, so that a millisecond's refill of a slow bucket is not rounded away. Below 0: taken on
     /// credit.
     milli_tokens: i64,
@@ -153,13 +148,13 @@ const TOKEN: i64 = 1000;
 
 impl TokenBucket {
     /// A full bucket.
-    pub(crate) fn new(now_ms: u64, rate_per_s: u64) -> Self {
+    pub fn new(now_ms: u64, rate_per_s: u64) -> Self {
         Self { milli_tokens: capacity(rate_per_s), refilled_ms: now_ms }
     }
 
     /// Takes one token, on credit if there is none. `Some`: there is no other for so many milliseconds. A rate of 0
     /// means no limit.
-    pub(crate) fn take(&mut self, now_ms: u64, rate_per_s: u64) -> Option<u64> {
+    pub fn take(&mut self, now_ms: u64, rate_per_s: u64) -> Option<u64> {
         self.refill(now_ms, rate_per_s);
         if rate_per_s > 0 {
             self.milli_tokens = self.milli_tokens.saturating_sub(TOKEN);
@@ -168,7 +163,7 @@ impl TokenBucket {
     }
 
     /// Returns how long there is no token; `None` if there is one, or no limit.
-    pub(crate) fn wait_ms(&mut self, now_ms: u64, rate_per_s: u64) -> Option<u64> {
+    pub fn wait_ms(&mut self, now_ms: u64, rate_per_s: u64) -> Option<u64> {
         self.refill(now_ms, rate_per_s);
         let missing = TOKEN.saturating_sub(self.milli_tokens);
         (rate_per_s > 0 && missing > 0).then(|| missing.unsigned_abs().div_ceil(rate_per_s))

@@ -19,41 +19,50 @@ use serde::{Deserialize, Serialize};
 use super::TokenClaims;
 
 /// The longest id or user, in bytes.
-pub(crate) const NAME_BYTES_MAX: usize = 1_024;
+pub const NAME_BYTES_MAX: usize = 1_024;
 /// The file in the state directory.
 const FILE: &str = "revocations.jsonl";
 
 /// A revocation, in the form that is stored on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Revocation {
+pub struct Revocation {
+    /// Which tokens.
     #[serde(flatten)]
-    pub(crate) of: Revoked,
+    pub of: Revoked,
     /// When it expires, in Unix seconds; 0: never.
-    pub(crate) until_s: u64,
+    pub until_s: u64,
 }
 
 /// What is revoked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Revoked {
+pub enum Revoked {
     /// The token with this `jti`.
     Jti(Box<str>),
     /// The user's tokens whose `iat` is before this Unix second or missing.
-    User { user: Box<str>, issued_before_s: u64 },
+    User {
+        /// The user.
+        user: Box<str>,
+        /// The Unix time in seconds.
+        issued_before_s: u64,
+    },
     /// All tokens of the user, including future ones: the user is blocked.
     Blocked(Box<str>),
 }
 
 impl Revocation {
-    pub(crate) fn of_token(jti: &str, until_s: u64) -> Revocation {
+    /// Revokes the token with this `jti` until a Unix time in seconds.
+    pub fn of_token(jti: &str, until_s: u64) -> Revocation {
         Revocation { of: Revoked::Jti(jti.into()), until_s }
     }
 
-    pub(crate) fn of_user(user: &str, issued_before_s: u64, until_s: u64) -> Revocation {
+    /// Revokes the tokens of a user that were issued before a Unix time in seconds.
+    pub fn of_user(user: &str, issued_before_s: u64, until_s: u64) -> Revocation {
         Revocation { of: Revoked::User { user: user.into(), issued_before_s }, until_s }
     }
 
-    pub(crate) fn block(user: &str, until_s: u64) -> Revocation {
+    /// Revokes all tokens of a user until a Unix time in seconds.
+    pub fn block(user: &str, until_s: u64) -> Revocation {
         Revocation { of: Revoked::Blocked(user.into()), until_s }
     }
 
@@ -86,26 +95,28 @@ impl Revocation {
 
 /// The id of a token: a keyed hash, unpredictable outside the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct TokenId(pub(crate) u64);
+pub struct TokenId(pub u64);
 
 impl TokenId {
     /// Used for a connection that a backend admitted without a token.
-    pub(crate) const NONE: TokenId = TokenId(0);
+    pub const NONE: TokenId = TokenId(0);
 }
 
 /// Why a token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenRevoked {
+pub enum TokenRevoked {
+    /// The token itself, or the tokens of its user until a time.
     Revoked,
     /// Refused for `left_s` more seconds.
     Barred {
+        /// For how many more seconds.
         left_s: u64,
     },
 }
 
 /// Why adding a revocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RevocationError {
+pub enum RevocationError {
     /// `client.token.revocations_max` is reached.
     Full,
     /// The id or the user is longer than [`NAME_BYTES_MAX`].
@@ -116,7 +127,7 @@ pub(crate) enum RevocationError {
 
 /// The revocations and bars of the process.
 #[derive(Default)]
-pub(crate) struct Revocations {
+pub struct Revocations {
     hashes: RandomState,
     /// Checked for every new client without taking the lock; `false` until the first revocation or bar.
     any: AtomicBool,
@@ -158,7 +169,7 @@ impl Table {
 
 impl Revocations {
     /// Returns the id of a token: the hash of its `jti`, or of what is signed if it has no `jti`.
-    pub(crate) fn id_of(&self, token: &TokenClaims) -> TokenId {
+    pub fn id_of(&self, token: &TokenClaims) -> TokenId {
         match &token.jti {
             Some(jti) => self.id_of_jti(jti),
             None => TokenId(self.hashes.hash_one((1_u8, token.signed))),
@@ -166,12 +177,12 @@ impl Revocations {
     }
 
     /// Returns the id of the tokens with this `jti`.
-    pub(crate) fn id_of_jti(&self, jti: &str) -> TokenId {
+    pub fn id_of_jti(&self, jti: &str) -> TokenId {
         TokenId(self.hashes.hash_one((0_u8, jti)))
     }
 
     /// Whether a token is refused, and why. `issued_at_s` is its `iat`.
-    pub(crate) fn refuses(
+    pub fn refuses(
         &self,
         token: TokenId,
         user: &str,
@@ -204,7 +215,7 @@ impl Revocations {
     ///
     /// # Errors
     /// The table is full, or the id or user is too long.
-    pub(crate) fn add(
+    pub fn add(
         &self,
         revocation: Revocation,
         now_ms: u64,
@@ -245,25 +256,25 @@ impl Revocations {
     }
 
     /// Unblocks a user. Returns whether the user was blocked.
-    pub(crate) fn unblock(&self, user: &str) -> bool {
+    pub fn unblock(&self, user: &str) -> bool {
         self.write().blocked.remove(user).is_some()
     }
 
     /// Removes revocations of a token id and of a user's earlier tokens. Returns whether there was one.
-    pub(crate) fn remove(&self, jti: Option<&str>, user: Option<&str>) -> bool {
+    pub fn remove(&self, jti: Option<&str>, user: Option<&str>) -> bool {
         let mut table = self.write();
         let token = jti.and_then(|jti| table.tokens.remove(&self.id_of_jti(jti).0));
         token.is_some() | user.is_some_and(|user| table.users.remove(user).is_some())
     }
 
     /// Bars a token until `until_ms`. If `max` bars exist, it replaces an arbitrary one: no caller could act on an error.
-    pub(crate) fn bar(&self, token: TokenId, until_ms: u64, now_ms: u64, max: usize) {
+    pub fn bar(&self, token: TokenId, until_ms: u64, now_ms: u64, max: usize) {
         self.insert_bar(token.0, Bar { until_ms, issued_before_s: 0 }, now_ms, max);
     }
 
     /// Bars the user's tokens that were issued before now, for `bar_after_disconnect_ms`. This also covers connections that are
     /// being opened and clients between two polls.
-    pub(crate) fn bar_user(&self, user: &str, settings: &Token, now_ms: u64) {
+    pub fn bar_user(&self, user: &str, settings: &Token, now_ms: u64) {
         if user.is_empty() || settings.bar_after_disconnect_ms == 0 {
             return;
         }
@@ -293,7 +304,7 @@ impl Revocations {
     }
 
     /// Returns the revocations that have not expired.
-    pub(crate) fn list(&self, now_ms: u64) -> Vec<Revocation> {
+    pub fn list(&self, now_ms: u64) -> Vec<Revocation> {
         let table = self.read();
         let all = table.tokens.values().chain(table.users.values()).chain(table.blocked.values());
         all.filter(|of| !of.is_over(now_ms / 1000)).cloned().collect()
@@ -309,7 +320,7 @@ impl Revocations {
 }
 
 /// Whether a revocation applies to the user's tokens that were issued at this time.
-pub(crate) fn concerns(revocation: &Revocation, issued_at_s: Option<u64>) -> bool {
+pub fn concerns(revocation: &Revocation, issued_at_s: Option<u64>) -> bool {
     match revocation.of {
         Revoked::User { issued_before_s, .. } => issued_at_s.unwrap_or(0) < issued_before_s,
         Revoked::Blocked(_) => true,
@@ -318,7 +329,7 @@ pub(crate) fn concerns(revocation: &Revocation, issued_at_s: Option<u64>) -> boo
 }
 
 /// The revocations on disk: one JSON object per line, the newest last.
-pub(crate) struct RevocationLog {
+pub struct RevocationLog {
     path: PathBuf,
     file: File,
     lines: usize,
@@ -332,7 +343,7 @@ impl RevocationLog {
     ///
     /// # Errors
     /// What the disk says.
-    pub(crate) fn open(
+    pub fn open(
         state_dir: &Path,
         into: &Revocations,
         now_ms: u64,
@@ -369,7 +380,7 @@ impl RevocationLog {
     ///
     /// # Errors
     /// What the disk says.
-    pub(crate) fn append(
+    pub fn append(
         &mut self,
         revocation: &Revocation,
         all: &Revocations,
@@ -392,7 +403,7 @@ impl RevocationLog {
     ///
     /// # Errors
     /// What the disk says.
-    pub(crate) fn rewrite(&mut self, all: &Revocations, now_ms: u64) -> io::Result<()> {
+    pub fn rewrite(&mut self, all: &Revocations, now_ms: u64) -> io::Result<()> {
         *self = RevocationLog::write_all(self.path.clone(), &all.list(now_ms))?;
         Ok(())
     }

@@ -21,7 +21,7 @@ const VALUE_BYTES: usize = 96;
 static ALL_PARSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The `meta` of a connection: raw JSON, and its value once an expression has looked at it.
-pub(crate) struct Meta {
+pub struct Meta {
     raw: Box<[u8]>,
     parsed: OnceCell<Option<Parsed>>,
 }
@@ -72,7 +72,7 @@ impl fmt::Debug for Meta {
 
 impl Meta {
     /// Returns the raw JSON.
-    pub(crate) fn raw(&self) -> &[u8] {
+    pub fn raw(&self) -> &[u8] {
         &self.raw
     }
 

@@ -10,12 +10,12 @@ use dunlin_hub::SessionId;
 use siphasher::sip::SipHasher24;
 
 /// Returns `id.tag`, the tag as 16 hexadecimal digits.
-pub(crate) fn issue(secret: &[u8; 16], id: SessionId) -> String {
+pub fn issue(secret: &[u8; 16], id: SessionId) -> String {
     format!("{id}.{:016x}", tag(secret, id))
 }
 
 /// Returns the session that this process issued the token for, or `None`.
-pub(crate) fn verify(secret: &[u8; 16], token: &str) -> Option<SessionId> {
+pub fn verify(secret: &[u8; 16], token: &str) -> Option<SessionId> {
     let (id, claimed) = token.split_once('.')?;
     if claimed.len() != 16 {
         return None;

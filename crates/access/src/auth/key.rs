@@ -13,7 +13,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::RSAPublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-pub(crate) use super::signature::Family;
+pub use super::signature::Family;
 use super::signature::{Algorithm, KeyMaterial};
 
 use Algorithm::{
@@ -39,7 +39,7 @@ pub(super) struct Key {
 pub(crate) type KeyError = &'static str;
 
 /// Returns the fingerprint of a key, as in [`Identity::key`](super::Identity::key).
-pub(crate) fn fingerprint(secret: &Secret) -> u64 {
+pub fn fingerprint(secret: &Secret) -> u64 {
     fingerprint_of(secret.reveal().as_bytes())
 }
 
@@ -175,7 +175,7 @@ pub(super) fn is_rsa_size(modulus: &[u8]) -> Result<(), KeyError> {
 ///
 /// # Errors
 /// It is not a supported key.
-pub(crate) fn judge(secret: &Secret) -> Result<(), KeyError> {
+pub fn judge(secret: &Secret) -> Result<(), KeyError> {
     Key::of(secret).map(|_| ())
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn judge(secret: &Secret) -> Result<(), KeyError> {
 ///
 /// # Errors
 /// It is not a supported key, or of another family.
-pub(crate) fn judge_pem(text: &str, family: Family) -> Result<(), KeyError> {
+pub fn judge_pem(text: &str, family: Family) -> Result<(), KeyError> {
     let is = Key::of_pem(text)?.material.family();
     if is == family { Ok(()) } else { Err("it is a public key of another kind") }
 }
@@ -192,7 +192,7 @@ pub(crate) fn judge_pem(text: &str, family: Family) -> Result<(), KeyError> {
 ///
 /// # Errors
 /// It is a key in PEM.
-pub(crate) fn judge_secret(secret: &Secret) -> Result<(), KeyError> {
+pub fn judge_secret(secret: &Secret) -> Result<(), KeyError> {
     match is_pem(secret.reveal()) {
         true => Err("this is a key in PEM, and no secret: set `rsa_public_key` or the like"),
         false => Ok(()),

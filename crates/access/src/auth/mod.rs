@@ -5,13 +5,13 @@
 
 mod capability;
 mod claims;
-pub(crate) mod derived_keys;
-pub(crate) mod jwks;
+pub mod derived_keys;
+pub mod jwks;
 mod key;
-pub(crate) mod labels;
+pub mod labels;
 mod overrides;
-pub(crate) mod revocation;
-pub(crate) mod session_token;
+pub mod revocation;
+pub mod session_token;
 mod signature;
 #[cfg(any(test, feature = "fuzz"))]
 mod test_signer;
@@ -31,7 +31,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-pub(crate) use self::capability::Regexes;
+pub use self::capability::Regexes;
 pub use self::capability::{Allow, Capabilities};
 use self::claims::Claims;
 pub use self::claims::SubscribeOptions;
@@ -39,12 +39,12 @@ use self::jwks::MissingKey;
 pub use self::jwks::{Jwks, KeySet};
 use self::key::Key;
 pub use self::overrides::OptionsOverride;
-pub(crate) use self::overrides::overrides;
+pub use self::overrides::overrides;
 use self::signature::Algorithm;
 use crate::namespace::bounded_regex::BoundedRegex;
 use crate::namespace::meta::Meta;
 
-pub(crate) use self::key::{Family, fingerprint, judge, judge_pem, judge_secret};
+pub use self::key::{Family, fingerprint, judge, judge_pem, judge_secret};
 
 /// The longest token, in bytes; longer ones are refused unparsed. Most proxies limit HTTP headers to about this size.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
@@ -115,7 +115,7 @@ pub struct Identity {
     /// Kept with the connection and shown to no client.
     pub meta: Option<Box<RawValue>>,
     /// The same, for expressions, once one has looked at it.
-    pub(crate) parsed_meta: OnceCell<Meta>,
+    pub parsed_meta: OnceCell<Meta>,
     /// Labels by which the server API selects connections.
     pub labels: Tags,
     /// Server-side subscriptions: those of `subs`, or else the names of `channels` without options,
@@ -199,7 +199,7 @@ impl Verifier {
     }
 
     /// Like [`Verifier::new`], but keeps the keys that `before` has fetched if the endpoint is unchanged.
-    pub(crate) fn next(rules: TokenRules<'_>, before: Option<&Verifier>) -> Verifier {
+    pub fn next(rules: TokenRules<'_>, before: Option<&Verifier>) -> Verifier {
         #[cfg(any(test, feature = "fuzz"))]
         test_signer::install();
         let before = before.and_then(|before| before.jwks.as_ref());
@@ -297,7 +297,7 @@ impl Verifier {
     }
 
     /// The key set that is fetched from a URL.
-    pub(crate) fn jwks(&self) -> Option<&Arc<Jwks>> {
+    pub fn jwks(&self) -> Option<&Arc<Jwks>> {
         self.jwks.as_ref()
     }
 
@@ -367,7 +367,7 @@ impl Header {
 }
 
 /// Returns the `kid` in a token's header, unverified.
-pub(crate) fn key_id(token: &str) -> Option<String> {
+pub fn key_id(token: &str) -> Option<String> {
     if token.len() > TOKEN_BYTES_MAX {
         return None;
     }

@@ -48,38 +48,45 @@ const OPERATORS: [&str; 18] = [
 ];
 
 /// The advice for a rejected expression.
-pub(crate) const FIX: &str =
+pub const FIX: &str =
     "write it as in \"channel == 'room:' + user || 'admin' in meta.roles\", in at most 1024 bytes";
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
 
 /// An expression of a setting. One that does not compile permits nothing.
 #[derive(Debug)]
-pub(crate) struct Expression {
+pub struct Expression {
     program: Option<Program>,
     text: Box<str>,
     looks_at_meta: bool,
     /// Whether it uses the channel's name, so that its result may differ between channels.
-    pub(crate) looks_at_channel: bool,
+    pub looks_at_channel: bool,
 }
 
 /// The values that an expression is evaluated with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpressionInput<'a> {
-    pub(crate) user: &'a str,
-    pub(crate) channel: &'a str,
-    pub(crate) subscribed: bool,
+pub struct ExpressionInput<'a> {
+    /// The user; empty for clients without one.
+    pub user: &'a str,
+    /// The channel.
+    pub channel: &'a str,
+    /// Whether the client is subscribed to the channel.
+    pub subscribed: bool,
     /// The connection's `meta`.
-    pub(crate) meta: Option<&'a Meta>,
+    pub meta: Option<&'a Meta>,
 }
 
 /// The expressions of a namespace.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Expressions {
-    pub(crate) subscribe: Option<Expression>,
-    pub(crate) publish: Option<Expression>,
-    pub(crate) history: Option<Expression>,
-    pub(crate) presence: Option<Expression>,
+pub struct Expressions {
+    /// `subscribe_cel`.
+    pub subscribe: Option<Expression>,
+    /// `publish_cel`.
+    pub publish: Option<Expression>,
+    /// `history_cel`.
+    pub history: Option<Expression>,
+    /// `presence_cel`.
+    pub presence: Option<Expression>,
 }
 
 impl PartialEq for Expression {
@@ -90,7 +97,7 @@ impl PartialEq for Expression {
 
 impl Expressions {
     /// Compiles the expressions of a namespace; `None` if it has none.
-    pub(crate) fn of(namespace: &str, rules: &ChannelOptions) -> Option<Arc<Expressions>> {
+    pub fn of(namespace: &str, rules: &ChannelOptions) -> Option<Arc<Expressions>> {
         let [subscribe, publish, history, presence] = texts(rules).map(|(key, text)| {
             let key = format_args!("{key} of namespace {namespace:?}");
             text.map(|text| Expression::of_setting(key, text))
@@ -100,7 +107,7 @@ impl Expressions {
     }
 
     /// Whether one of them uses the connection's `meta`.
-    pub(crate) fn look_at_meta(&self) -> bool {
+    pub fn look_at_meta(&self) -> bool {
         let all = [&self.subscribe, &self.publish, &self.history, &self.presence];
         all.into_iter().flatten().any(|of| of.looks_at_meta)
     }
@@ -110,12 +117,12 @@ impl Expressions {
 ///
 /// # Errors
 /// It does not compile, may take too long, or uses an unknown variable.
-pub(crate) fn judge(text: &str) -> Result<(), String> {
+pub fn judge(text: &str) -> Result<(), String> {
     Expression::compile(text).map(drop)
 }
 
 /// Returns the expressions of a namespace with their keys.
-pub(crate) fn texts(rules: &ChannelOptions) -> [(&'static str, Option<&str>); 4] {
+pub fn texts(rules: &ChannelOptions) -> [(&'static str, Option<&str>); 4] {
     [
         ("subscribe_cel", rules.subscribe_cel.as_deref()),
         ("publish_cel", rules.publish_cel.as_deref()),
@@ -163,7 +170,7 @@ impl Expression {
     }
 
     /// Whether the expression yields `true`. An error, for a missing field for instance, counts as `false`.
-    pub(crate) fn admits(&self, asked: &ExpressionInput<'_>) -> bool {
+    pub fn admits(&self, asked: &ExpressionInput<'_>) -> bool {
         let Some(program) = &self.program else { return false };
         // Without a valid `meta` the variable is undefined, so an expression that evaluates it fails, even `!has(meta.x)`.
         let meta = asked.meta.filter(|_| self.looks_at_meta).and_then(Meta::value);
@@ -232,7 +239,7 @@ impl Cost {
 /// Fuzz target: an expression, and a `meta` after the first line. The expression is rejected, or yields the same result
 /// twice.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn fuzz(bytes: &[u8]) {
+pub fn fuzz(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (text, meta) = text.split_once('\n').unwrap_or((&text, "{}"));
     let Ok(expression) = Expression::compile(text) else { return };

@@ -13,8 +13,10 @@ pub(crate) const LABELS_BYTES_MAX: usize = 2_048;
 
 /// The labels exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LabelsError {
+pub enum LabelsError {
+    /// There are too many; their number.
     Count(usize),
+    /// They are too long; their bytes.
     Bytes(usize),
 }
 
@@ -36,7 +38,7 @@ impl fmt::Display for LabelsError {
 ///
 /// # Errors
 /// The labels exceed a limit.
-pub(crate) fn tags_of(labels: BTreeMap<String, String>) -> Result<Tags, LabelsError> {
+pub fn tags_of(labels: BTreeMap<String, String>) -> Result<Tags, LabelsError> {
     if labels.len() > LABELS_MAX {
         return Err(LabelsError::Count(labels.len()));
     }
@@ -48,7 +50,7 @@ pub(crate) fn tags_of(labels: BTreeMap<String, String>) -> Result<Tags, LabelsEr
 }
 
 /// Writes the labels of a connection into its description, if it has any.
-pub(crate) fn write_labels(object: &mut Object<'_>, labels: &Tags) {
+pub fn write_labels(object: &mut Object<'_>, labels: &Tags) {
     if labels.is_empty() {
         return;
     }

@@ -16,18 +16,19 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// The key of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct BudgetKey(u64);
+pub struct BudgetKey(u64);
 
 /// The upper three bits are the kind of the key.
 const KIND_SHIFT: u32 = 61;
 
 impl BudgetKey {
-    pub(crate) fn session(session: SessionId) -> BudgetKey {
+    /// The budget of a session.
+    pub fn session(session: SessionId) -> BudgetKey {
         BudgetKey(session.to_u64())
     }
 
     /// Creates the key of a name from its hash.
-    pub(crate) fn named(kind: u64, hash: u64) -> BudgetKey {
+    pub fn named(kind: u64, hash: u64) -> BudgetKey {
         BudgetKey(kind << KIND_SHIFT | hash >> (u64::BITS - KIND_SHIFT))
     }
 
@@ -35,33 +36,38 @@ impl BudgetKey {
         BudgetKey(key)
     }
 
-    pub(crate) fn to_u64(self) -> u64 {
+    /// Returns the number of the key.
+    pub fn to_u64(self) -> u64 {
         self.0
     }
 
     /// Returns the key of a session's client events in the Pusher protocol.
-    pub(crate) fn client_events(session: SessionId) -> BudgetKey {
+    pub fn client_events(session: SessionId) -> BudgetKey {
         BudgetKey(5 << KIND_SHIFT | session.to_u64())
     }
 
     /// Whether its bucket belongs to a worker.
-    pub(crate) fn is_session(self) -> bool {
+    pub fn is_session(self) -> bool {
         self.0 >> KIND_SHIFT == 0
     }
 }
 
 /// The kinds of commands for which a budget may have a separate rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CommandKind {
+pub enum CommandKind {
+    /// Publications.
     Publish,
+    /// Subscriptions and their ends.
     Subscribe,
+    /// Reads of history and presence.
     Read,
+    /// Procedures and messages to the backend.
     Rpc,
 }
 
 impl CommandKind {
     /// Returns the kind of a client's request; `None` if only the rate of all commands counts.
-    pub(crate) fn of_command(request: &Request<'_>) -> Option<CommandKind> {
+    pub fn of_command(request: &Request<'_>) -> Option<CommandKind> {
         match request {
             Request::Publish(_) => Some(CommandKind::Publish),
             Request::Subscribe(_) | Request::Unsubscribe(_) => Some(CommandKind::Subscribe),
@@ -81,7 +87,7 @@ impl CommandKind {
 
 /// The rates of a budget. A rate of 0 is no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rates {
+pub struct Rates {
     commands_per_s: u32,
     /// By [`CommandKind`].
     kinds_per_s: [u32; 4],
@@ -92,7 +98,7 @@ pub(crate) struct Rates {
 
 impl Rates {
     /// Returns rates of so many commands per second, and a burst of as many.
-    pub(crate) fn per_second(commands_per_s: u32) -> Rates {
+    pub fn per_second(commands_per_s: u32) -> Rates {
         Rates {
             commands_per_s,
             kinds_per_s: [0; 4],
@@ -102,14 +108,16 @@ impl Rates {
         }
     }
 
-    pub(crate) fn is_limited(&self) -> bool {
+    /// Whether there is any bound.
+    pub fn is_limited(&self) -> bool {
         self.commands_per_s > 0
             || self.bytes_per_s > 0
             || self.deliveries_per_s > 0
             || self.kinds_per_s != [0; 4]
     }
 
-    pub(crate) fn burst_ms(&self) -> u32 {
+    /// Returns how many milliseconds of its rates may be used at once.
+    pub fn burst_ms(&self) -> u32 {
         self.burst_ms
     }
 
@@ -154,31 +162,33 @@ rates_of!(SharedBudget);
 
 /// The work that is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Work {
-    pub(crate) commands: u32,
+pub struct Work {
+    /// Commands.
+    pub commands: u32,
     /// The kind of the commands, for a separate rate.
-    pub(crate) kind: Option<CommandKind>,
-    pub(crate) bytes: u64,
+    pub kind: Option<CommandKind>,
+    /// Bytes of the commands.
+    pub bytes: u64,
     /// Messages sent to other clients.
-    pub(crate) deliveries: u64,
+    pub deliveries: u64,
     /// Time that the commands have taken, in nanoseconds, if it was measured.
-    pub(crate) spent_ns: u64,
+    pub spent_ns: u64,
 }
 
 /// The time that the rate of commands provides for one. What takes longer counts as so many commands: an expression over a large
 /// `meta`, a large token, a regular expression.
-pub(crate) const COMMAND_NS: u64 = if cfg!(debug_assertions) { 1_000_000 } else { 50_000 };
+pub const COMMAND_NS: u64 = if cfg!(debug_assertions) { 1_000_000 } else { 50_000 };
 
 /// The buckets of keys that are ahead of the clock.
 #[derive(Debug, Default)]
-pub(crate) struct Buckets {
+pub struct Buckets {
     /// By key: the instant until which its budget is used.
     used_until_ns: HashMap<u64, u64, RandomState>,
 }
 
 impl Buckets {
     /// Charges a key. Returns how long the next command has to wait, in milliseconds.
-    pub(crate) fn charge(&mut self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
+    pub fn charge(&mut self, key: BudgetKey, rates: &Rates, work: Work, now_ms: u64) -> u64 {
         if !rates.is_limited() {
             return 0;
         }
@@ -187,7 +197,7 @@ impl Buckets {
     }
 
     /// Advances a key by what it has used. Returns how far it is ahead of the clock, in nanoseconds.
-    pub(crate) fn advance(&mut self, key: BudgetKey, used_ns: u64, now_ms: u64) -> u64 {
+    pub fn advance(&mut self, key: BudgetKey, used_ns: u64, now_ms: u64) -> u64 {
         let now_ns = now_ms.saturating_mul(1_000_000);
         let until_ns = match self.used_until_ns.get_mut(&key.0) {
             Some(until) => {
@@ -216,7 +226,7 @@ impl Buckets {
     }
 
     /// Removes keys that are not ahead of the clock.
-    pub(crate) fn sweep(&mut self, now_ms: u64) {
+    pub fn sweep(&mut self, now_ms: u64) {
         self.forget_idle(now_ms.saturating_mul(1_000_000));
         if self.used_until_ns.len() * 8 <= self.used_until_ns.capacity() {
             self.used_until_ns.shrink_to(self.used_until_ns.len() * 2);
