@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod api;
 #[cfg(test)]
 mod authority_tests;
 mod clock;
@@ -25,9 +24,7 @@ mod error;
 mod message;
 mod metrics;
 mod program;
-mod proxy;
 mod push;
-mod pusher;
 mod request;
 mod server;
 mod state;
@@ -66,6 +63,7 @@ use crate::worker::listeners::listen;
 use crate::worker::thread::{Placement, Workers};
 
 use dunlin_access::{limits, namespace, tenants};
+use dunlin_api::{proxy, pusher, server_api as api};
 
 pub use dunlin_access::auth;
 pub use dunlin_config::Config;

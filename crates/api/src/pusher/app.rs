@@ -9,12 +9,14 @@ use dunlin_hub::tenant;
 use ring::hmac;
 
 /// One app, prepared for the data plane.
-pub(crate) struct App {
-    pub(crate) name: Arc<str>,
-    pub(crate) config: Arc<PusherApp>,
+pub struct App {
+    /// Its name in `pusher.apps`.
+    pub name: Arc<str>,
+    /// Its settings.
+    pub config: Arc<PusherApp>,
     /// Prefix of its channel and user names in the hub; empty for an app without a tenant. As a user name it denotes a
     /// client that has not signed in.
-    pub(crate) prefix: String,
+    pub prefix: String,
     key: hmac::Key,
 }
 
@@ -26,14 +28,15 @@ impl fmt::Debug for App {
 
 /// All apps of one revision.
 #[derive(Default)]
-pub(crate) struct Apps {
+pub struct Apps {
     by_name: HashMap<Arc<str>, Arc<App>>,
     by_key: HashMap<Arc<str>, Arc<App>>,
     by_id: HashMap<Arc<str>, Arc<App>>,
 }
 
 impl Apps {
-    pub(crate) fn of(apps: &Map<PusherApp>) -> Apps {
+    /// Prepares the apps of the settings.
+    pub fn of(apps: &Map<PusherApp>) -> Apps {
         let mut all = Apps::default();
         for (name, config) in apps.iter_shared() {
             // Validation has already rejected an app without a secret.
@@ -50,28 +53,31 @@ impl Apps {
         all
     }
 
-    pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<App>> {
+    /// Returns the app of this name in `pusher.apps`.
+    pub fn by_name(&self, name: &str) -> Option<&Arc<App>> {
         self.by_name.get(name)
     }
 
-    pub(crate) fn by_key(&self, key: &str) -> Option<&Arc<App>> {
+    /// Returns the app with this key.
+    pub fn by_key(&self, key: &str) -> Option<&Arc<App>> {
         self.by_key.get(key)
     }
 
-    pub(crate) fn by_id(&self, id: &str) -> Option<&Arc<App>> {
+    /// Returns the app with this id.
+    pub fn by_id(&self, id: &str) -> Option<&Arc<App>> {
         self.by_id.get(id)
     }
 }
 
 impl App {
     /// Returns the hub's name of a channel.
-    pub(crate) fn channel(&self, name: &str) -> String {
+    pub fn channel(&self, name: &str) -> String {
         format!("{}{}:{name}", self.prefix, self.config.namespace)
     }
 
     /// Returns the hub's pattern for the channel of this name; with `*` appended it matches all channels whose names
     /// begin with it.
-    pub(crate) fn pattern(&self, name: &str) -> String {
+    pub fn pattern(&self, name: &str) -> String {
         let mut pattern = String::new();
         for char in self.channel(name).chars() {
             if "*?[]{}\\".contains(char) {
@@ -83,12 +89,12 @@ impl App {
     }
 
     /// Returns the hub's name of a user. Users of different apps are distinct, also from users of tokens.
-    pub(crate) fn user(&self, id: &str) -> String {
+    pub fn user(&self, id: &str) -> String {
         format!("{}{}/{id}", self.prefix, self.config.id)
     }
 
     /// Whether `auth` is `KEY:SIGNATURE` with this app's key and signature of `text`.
-    pub(crate) fn has_authorized(&self, auth: &str, text: &str) -> bool {
+    pub fn has_authorized(&self, auth: &str, text: &str) -> bool {
         auth.split_once(':').is_some_and(|(key, signature)| {
             *key == *self.config.key && self.has_signed(signature, text)
         })

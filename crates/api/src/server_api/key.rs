@@ -6,7 +6,7 @@ use dunlin_wire::http1::query;
 
 /// Returns the API key of a request: from `X-API-Key`, from `Authorization: apikey KEY` (older libraries), or from
 /// `api_key` in the query, in this order.
-pub(crate) fn presented_key<'a>(
+pub fn presented_key<'a>(
     x_api_key: Option<&'a str>,
     authorization: Option<&'a str>,
     query: &'a str,

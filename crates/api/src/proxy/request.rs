@@ -9,38 +9,52 @@ use dunlin_protocol::centrifuge::{ConnectRequest, PublishRequest, RpcRequest, Su
 use dunlin_protocol::json::{Object, write_string};
 use dunlin_protocol::{Encoding, Format, Payload};
 
-use crate::auth::labels::write_labels;
+use dunlin_access::auth::labels::write_labels;
 
 /// The client whose operation the backend decides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Requester<'a> {
-    pub(crate) client: SessionId,
-    pub(crate) encoding: Encoding,
+pub struct Requester<'a> {
+    /// Its session.
+    pub client: SessionId,
+    /// The encoding of its commands.
+    pub encoding: Encoding,
     /// Empty for an anonymous client, and before the connect.
-    pub(crate) user: &'a str,
+    pub user: &'a str,
     /// Raw JSON; `None` unless the proxy includes it.
-    pub(crate) meta: Option<&'a [u8]>,
-    pub(crate) labels: &'a Tags,
-    pub(crate) address: Option<IpAddr>,
+    pub meta: Option<&'a [u8]>,
+    /// Its labels.
+    pub labels: &'a Tags,
+    /// Its address, if it is known.
+    pub address: Option<IpAddr>,
     /// Headers of its HTTP request; `emulated`: those in its connect command.
-    pub(crate) headers: &'a [(String, String)],
-    pub(crate) emulated: &'a [(String, String)],
+    pub headers: &'a [(String, String)],
+    /// Headers in its connect command.
+    pub emulated: &'a [(String, String)],
 }
 
 /// The operation that the backend decides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Question<'a> {
+pub enum Question<'a> {
+    /// It connects.
     Connect(&'a ConnectRequest<'a>),
+    /// It subscribes.
     Subscribe(&'a SubscribeRequest<'a>),
+    /// It publishes.
     Publish(&'a PublishRequest<'a>),
+    /// It calls a procedure.
     Rpc(&'a RpcRequest<'a>),
+    /// Its connection expires.
     Refresh,
-    SubRefresh { channel: &'a str },
+    /// Its subscription to the channel expires.
+    SubRefresh {
+        /// The channel.
+        channel: &'a str,
+    },
 }
 
 impl Question<'_> {
     /// Returns the body. Empty members are omitted, except those of the client itself.
-    pub(crate) fn body(&self, requester: &Requester<'_>) -> Vec<u8> {
+    pub fn body(&self, requester: &Requester<'_>) -> Vec<u8> {
         let data = match self {
             Question::Connect(connect) => &connect.data,
             Question::Subscribe(subscribe) => &subscribe.data,

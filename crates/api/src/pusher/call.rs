@@ -21,46 +21,70 @@ pub(crate) const COUNTED_MAX: usize = 1_000;
 
 /// A validated call. Channel names are those of the protocol, not the hub's.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Call {
+pub enum Call {
     /// `POST /apps/ID/events`
     Publish(TriggeredEvent),
     /// `POST /apps/ID/batch_events`
     Batch(Vec<TriggeredEvent>),
     /// `GET /apps/ID/channels`
-    Channels { prefix: String, info: RequestedInfo },
+    Channels {
+        /// The beginning of their names.
+        prefix: String,
+        /// What the response has of each.
+        info: RequestedInfo,
+    },
     /// `GET /apps/ID/channels/NAME`
-    Channel { name: String, info: RequestedInfo },
+    Channel {
+        /// The channel.
+        name: String,
+        /// What the response has of it.
+        info: RequestedInfo,
+    },
     /// `GET /apps/ID/channels/NAME/users`
-    Users { name: String },
+    Users {
+        /// The channel.
+        name: String,
+    },
     /// `POST /apps/ID/users/USER/terminate_connections`
-    Terminate { user: String },
+    Terminate {
+        /// The user.
+        user: String,
+    },
 }
 
 /// An event that a backend triggers on channels.
 #[derive(Debug, PartialEq)]
-pub(crate) struct TriggeredEvent {
-    pub(crate) event: String,
-    pub(crate) channels: Vec<String>,
-    pub(crate) payload: Box<[u8]>,
+pub struct TriggeredEvent {
+    /// The name of the event.
+    pub event: String,
+    /// The channels, by the names that clients use.
+    pub channels: Vec<String>,
+    /// The message as clients get it.
+    pub payload: Box<[u8]>,
     /// The session that does not receive it.
-    pub(crate) except: Option<SocketId>,
-    pub(crate) info: RequestedInfo,
+    pub except: Option<SocketId>,
+    /// What the response has of each channel.
+    pub info: RequestedInfo,
 }
 
 /// The attributes of channels that a caller asks for (`info`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RequestedInfo {
-    pub(crate) users: bool,
-    pub(crate) subscriptions: bool,
+pub struct RequestedInfo {
+    /// The number of users of a presence channel.
+    pub users: bool,
+    /// The number of subscriptions.
+    pub subscriptions: bool,
     /// The last event of a cache channel.
-    pub(crate) cache: bool,
+    pub cache: bool,
 }
 
 /// The error of a rejected call: its status, and a sentence that is the response body.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct PusherError {
-    pub(crate) status: u16,
-    pub(crate) why: String,
+pub struct PusherError {
+    /// The HTTP status.
+    pub status: u16,
+    /// The sentence.
+    pub why: String,
 }
 
 impl PusherError {
@@ -75,15 +99,17 @@ impl PusherError {
 
 /// Method, path and query of a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CallHead<'a> {
-    pub(crate) method: &'a str,
+pub struct CallHead<'a> {
+    /// The HTTP method.
+    pub method: &'a str,
     /// Still percent-encoded.
-    pub(crate) path: &'a str,
-    pub(crate) query: &'a str,
+    pub path: &'a str,
+    /// Still percent-encoded, without the question mark.
+    pub query: &'a str,
 }
 
 /// Returns the app id in a path below `/apps/`, and the rest of the path.
-pub(crate) fn split_path(path: &str) -> Option<(&str, &str)> {
+pub fn split_path(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/apps/")?;
     Some(rest.split_once('/').unwrap_or((rest, "")))
 }
@@ -93,7 +119,7 @@ impl CallHead<'_> {
     ///
     /// # Errors
     /// Returns status 401 with the reason.
-    pub(crate) fn authorize(
+    pub fn authorize(
         &self,
         app: &App,
         unix_ms: u64,
@@ -145,7 +171,7 @@ impl CallHead<'_> {
     ///
     /// # Errors
     /// Returns the status and the reason.
-    pub(crate) fn parse(&self, app: &App, body: &[u8]) -> Result<Call, PusherError> {
+    pub fn parse(&self, app: &App, body: &[u8]) -> Result<Call, PusherError> {
         let rest = split_path(self.path).map_or("", |(_, rest)| rest);
         let segments: Vec<_> = rest.split('/').map(query::decode_path).collect();
         let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
@@ -239,7 +265,8 @@ impl CallHead<'_> {
 }
 
 impl RequestedInfo {
-    pub(crate) const NONE: RequestedInfo =
+    /// None of them.
+    pub const NONE: RequestedInfo =
         RequestedInfo { users: false, subscriptions: false, cache: false };
 
     fn parse(list: &str) -> Result<RequestedInfo, PusherError> {

@@ -15,7 +15,7 @@ use super::request::{
 };
 
 /// Names of members.
-pub(crate) type Members = &'static [&'static str];
+pub type Members = &'static [&'static str];
 
 /// Returns the known members of a method's request.
 pub(super) fn members(method: Method) -> Members {
@@ -53,7 +53,7 @@ pub(super) fn members_within(name: &str) -> Option<Members> {
 }
 
 /// Returns the field names that a struct deserializes.
-pub(crate) fn of<'de, T: Deserialize<'de>>() -> Members {
+pub fn of<'de, T: Deserialize<'de>>() -> Members {
     let mut members: Members = &[];
     // `Names` records the field names and always fails.
     let _ = T::deserialize(Names(&mut members));

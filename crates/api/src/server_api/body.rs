@@ -13,7 +13,7 @@ use super::request::{
     BroadcastRequest, DisconnectRequest, HistoryRequest, PublishParams, PublishRequest,
     RefreshRequest, SendRequest, SubscribeRequest, Target, UnsubscribeRequest,
 };
-use crate::auth::OptionsOverride;
+use dunlin_access::auth::OptionsOverride;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -429,7 +429,7 @@ fn target<'a>(
 }
 
 /// Validates a label filter. `None` without one.
-pub(crate) fn label_filter(node: Option<&FilterNode<'_>>) -> Result<Option<TagFilter>, ApiError> {
+pub fn label_filter(node: Option<&FilterNode<'_>>) -> Result<Option<TagFilter>, ApiError> {
     let wrong = |why| ApiErrorCode::BadRequest.with_reason(format_args!("label_filter: {why}"));
     node.map(|node| node.to_filter().map_err(wrong)).transpose()
 }

@@ -11,7 +11,7 @@ use dunlin_protocol::json::Object;
 /// Why a command was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-pub(crate) enum ApiErrorCode {
+pub enum ApiErrorCode {
     /// An internal error or overload; the command may be repeated.
     Internal = 100,
     /// The channel belongs to a namespace that is not configured.
@@ -32,12 +32,12 @@ pub(crate) enum ApiErrorCode {
 
 impl ApiErrorCode {
     /// Returns the number in the response.
-    pub(crate) const fn code(self) -> u32 {
+    pub const fn code(self) -> u32 {
         self as u32
     }
 
     /// Returns the standard text.
-    pub(crate) const fn text(self) -> &'static str {
+    pub const fn text(self) -> &'static str {
         match self {
             ApiErrorCode::Internal => "internal server error",
             ApiErrorCode::UnknownChannel => "unknown channel",
@@ -51,7 +51,7 @@ impl ApiErrorCode {
     }
 
     /// Returns the error with a message: the standard text, a colon, and the reason.
-    pub(crate) fn with_reason(self, why: impl fmt::Display) -> ApiError {
+    pub fn with_reason(self, why: impl fmt::Display) -> ApiError {
         ApiError {
             code: self.code(),
             message: Cow::Owned(format!("{}: {why}", self.text())),
@@ -63,37 +63,38 @@ impl ApiErrorCode {
 
 /// The error in a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ApiError {
+pub struct ApiError {
     /// See [`ApiErrorCode`].
-    pub(crate) code: u32,
+    pub code: u32,
     /// For people; programs use the code.
-    pub(crate) message: Cow<'static, str>,
+    pub message: Cow<'static, str>,
     malformed: bool,
     /// Of a call in a cluster that some nodes did not answer.
-    pub(crate) nodes: Option<Box<NodesAsked>>,
+    pub nodes: Option<Box<NodesAsked>>,
 }
 
 /// The nodes that a call concerned, by name: in an error or a result that lacks some of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NodesAsked {
+pub struct NodesAsked {
     /// They have carried it out.
-    pub(crate) answered: Vec<Arc<str>>,
-    pub(crate) unreachable: Vec<Arc<str>>,
+    pub answered: Vec<Arc<str>>,
+    /// They have not answered.
+    pub unreachable: Vec<Arc<str>>,
 }
 
 impl ApiError {
     /// Returns the error of a body that is not a valid request.
-    pub(crate) fn malformed(why: impl fmt::Display) -> ApiError {
+    pub fn malformed(why: impl fmt::Display) -> ApiError {
         ApiError { malformed: true, ..ApiErrorCode::BadRequest.with_reason(why) }
     }
 
     /// Returns an error that another node responded with.
-    pub(crate) fn of_node(code: u32, message: String) -> ApiError {
+    pub fn of_node(code: u32, message: String) -> ApiError {
         ApiError { code, message: Cow::Owned(message), malformed: false, nodes: None }
     }
 
     /// Names the nodes that the call concerned.
-    pub(crate) fn with_nodes(self, nodes: NodesAsked) -> ApiError {
+    pub fn with_nodes(self, nodes: NodesAsked) -> ApiError {
         ApiError { nodes: Some(Box::new(nodes)), ..self }
     }
 
@@ -103,12 +104,12 @@ impl ApiError {
     }
 
     /// Returns the HTTP status of a response with this error: 400 if the body is not a valid request, else 200.
-    pub(crate) const fn status(&self) -> u16 {
+    pub const fn status(&self) -> u16 {
         if self.malformed { 400 } else { 200 }
     }
 
     /// Returns the HTTP status for a caller that wants errors as statuses (`X-Centrifugo-Error-Mode: transport`).
-    pub(crate) const fn transport_status(&self) -> u16 {
+    pub const fn transport_status(&self) -> u16 {
         match self.code {
             102 | 104 => 404,
             106 => 429,
@@ -119,7 +120,7 @@ impl ApiError {
     }
 
     /// Returns status and body of a response that consists of this error.
-    pub(crate) fn response(&self, as_status: bool) -> (u16, Vec<u8>) {
+    pub fn response(&self, as_status: bool) -> (u16, Vec<u8>) {
         let mut body = b"{\"error\":".to_vec();
         self.write(&mut body);
         body.push(b'}');
@@ -128,7 +129,7 @@ impl ApiError {
 
     /// Writes `{"code":…,"message":"…"}`: the value of `error`, or the whole body for a caller that wants errors as
     /// statuses. An error of a call that nodes did not answer has their names.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    pub fn write(&self, out: &mut Vec<u8>) {
         let mut error = Object::begin(out);
         error.integer("code", self.code).string("message", &self.message);
         if let Some(nodes) = &self.nodes {

@@ -8,11 +8,11 @@ use dunlin_protocol::json::Object;
 
 use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
-use crate::api::connections::ConnectionPage;
+use crate::server_api::connections::ConnectionPage;
 
 /// The outcome of a command that was carried out.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum CommandOutcome {
+pub enum CommandOutcome {
     /// Done, without a result.
     Done,
     /// The number of sessions whose outboxes have the message.
@@ -38,19 +38,19 @@ pub(crate) enum CommandOutcome {
 }
 
 /// The outcome of a command, or the error.
-pub(crate) type CommandResult = Result<CommandOutcome, ApiError>;
+pub type CommandResult = Result<CommandOutcome, ApiError>;
 
 /// What `info` reports about this server beside the counts of [`Info`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct NodeFacts<'a> {
+pub struct NodeFacts<'a> {
     /// Unique for this run of the server.
-    pub(crate) uid: &'a str,
+    pub uid: &'a str,
     /// A display name.
-    pub(crate) name: &'a str,
+    pub name: &'a str,
     /// The version of the program.
-    pub(crate) version: &'a str,
+    pub version: &'a str,
     /// Seconds since the start.
-    pub(crate) uptime_s: u64,
+    pub uptime_s: u64,
 }
 
 /// Bytes that each command of a call has in the response, at least: enough for [`no_room`].
@@ -61,7 +61,7 @@ const PART_BYTES_MIN: usize = 48;
 const FRAME_BYTES: usize = 64;
 
 /// Returns how many commands one call may have: as many as a response of `bytes_max` bytes has room for, whatever comes of them.
-pub(crate) fn commands_max(bytes_max: usize) -> usize {
+pub fn commands_max(bytes_max: usize) -> usize {
     bytes_max.saturating_sub(FRAME_BYTES) / ANSWER_BYTES_MIN
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn check_commands(commands: usize, max: usize) -> Result<(), ApiError
 ///
 /// # Errors
 /// "limit exceeded".
-pub(crate) fn check_channels(channels: usize, bytes_max: usize) -> Result<(), ApiError> {
+pub fn check_channels(channels: usize, bytes_max: usize) -> Result<(), ApiError> {
     let max = bytes_max.saturating_sub(FRAME_BYTES) / PART_BYTES_MIN;
     check_count(channels, max, "channels")
 }
@@ -123,7 +123,7 @@ impl SharedRoom {
 }
 
 /// Writes the response to `POST /api/METHOD`. `bytes_max` bounds the response to a broadcast.
-pub(crate) fn write_response(
+pub fn write_response(
     out: &mut Vec<u8>,
     answer: &CommandResult,
     node: &NodeFacts<'_>,
@@ -139,7 +139,7 @@ pub(crate) fn write_response(
 
 /// Writes the response to `POST /api/batch`: a reply for each command, in order. The method is `None` for a command
 /// without one. A reply, error or not, that would make the response longer than `bytes_max` bytes is replaced by a short error.
-pub(crate) fn write_batch(
+pub fn write_batch(
     out: &mut Vec<u8>,
     replies: &[(Option<Method>, CommandResult)],
     node: &NodeFacts<'_>,
@@ -196,7 +196,7 @@ fn no_room(answer: &CommandResult) -> ApiError {
 
 /// Writes the response to `POST /api`: one line for each command, in order, with its id. `bytes_max` bounds it as in
 /// [`write_batch`].
-pub(crate) fn write_legacy(
+pub fn write_legacy(
     out: &mut Vec<u8>,
     replies: &[(u32, CommandResult)],
     node: &NodeFacts<'_>,

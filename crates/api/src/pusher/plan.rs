@@ -8,11 +8,12 @@ use dunlin_protocol::pusher::{ChannelKind, event, pusher_name, write_user_id};
 
 use super::App;
 use super::call::{COUNTED_MAX, PusherError, RequestedInfo};
-use crate::api::{ApiError, CommandOutcome, CommandResult};
+use crate::server_api::{ApiError, CommandOutcome, CommandResult};
 
 /// A call in progress.
-pub(crate) struct Plan {
-    pub(crate) app: Arc<App>,
+pub struct Plan {
+    /// The app that called.
+    pub app: Arc<App>,
     shape: ResponseShape,
     info: RequestedInfo,
     channels: Vec<ChannelPlan>,
@@ -24,14 +25,18 @@ pub(crate) struct Plan {
 
 /// The shape of the response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResponseShape {
+pub enum ResponseShape {
     /// `{"channels":{…}}` if counts were requested, else `{}`.
     Events,
     /// `{"batch":[…]}` if counts were requested, else `{}`.
     Batch,
+    /// `{"channels":{…}}` with the attributes of each.
     Channels,
+    /// The attributes of one channel.
     Channel,
+    /// `{"users":[…]}`.
     Users,
+    /// `{}`.
     Done,
 }
 
@@ -46,17 +51,22 @@ struct ChannelPlan {
 
 /// An attribute of a channel that is asked of the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChannelAttribute {
+pub enum ChannelAttribute {
+    /// The number of users.
     Users,
+    /// The number of subscriptions.
     Subscriptions,
+    /// The last event.
     Cached,
 }
 
 /// The next step of a plan.
-pub(crate) enum PlanStep {
+pub enum PlanStep {
     /// Request the attributes of the plan.
     Count(Plan),
+    /// The call is done.
     Respond {
+        /// The HTTP status.
         status: u16,
         /// JSON, or a sentence for an error.
         body: Vec<u8>,
@@ -64,18 +74,14 @@ pub(crate) enum PlanStep {
 }
 
 impl Plan {
-    pub(crate) fn new(
-        app: &Arc<App>,
-        shape: ResponseShape,
-        info: RequestedInfo,
-        unix_ms: u64,
-    ) -> Plan {
+    /// Begins a call of an app at this time.
+    pub fn new(app: &Arc<App>, shape: ResponseShape, info: RequestedInfo, unix_ms: u64) -> Plan {
         let app = Arc::clone(app);
         Plan { app, shape, info, channels: Vec::new(), is_counting: false, unix_ms }
     }
 
     /// Adds the attributes of a channel. Only presence channels have user counts, only cache channels a last event.
-    pub(crate) fn count(&mut self, name: &str, info: RequestedInfo) {
+    pub fn count(&mut self, name: &str, info: RequestedInfo) {
         let users = info.users && ChannelKind::of(name) == ChannelKind::Presence;
         let cache = info.cache && ChannelKind::is_cache(name);
         let info = RequestedInfo { users, cache, ..info };
@@ -90,7 +96,7 @@ impl Plan {
     }
 
     /// Checks that the call requests at most [`COUNTED_MAX`] attributes.
-    pub(crate) fn check(&self) -> Result<(), PusherError> {
+    pub fn check(&self) -> Result<(), PusherError> {
         match self.attributes().count() <= COUNTED_MAX {
             true => Ok(()),
             false => Err(PusherError {
@@ -101,7 +107,7 @@ impl Plan {
     }
 
     /// Returns the attributes to request, in the order of their results.
-    pub(crate) fn attributes(&self) -> impl Iterator<Item = (&str, ChannelAttribute)> {
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, ChannelAttribute)> {
         self.channels.iter().flat_map(|channel| {
             let RequestedInfo { users, subscriptions, cache } = channel.info;
             let requested = [
@@ -114,7 +120,7 @@ impl Plan {
     }
 
     /// Returns the next step, given the hub's results in the order of the commands.
-    pub(crate) fn next(mut self, answers: Vec<CommandResult>) -> PlanStep {
+    pub fn next(mut self, answers: Vec<CommandResult>) -> PlanStep {
         let mut outcomes = Vec::with_capacity(answers.len());
         for answer in answers {
             match answer {

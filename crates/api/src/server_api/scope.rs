@@ -9,13 +9,13 @@ use super::method::Method;
 use super::request::Request;
 
 /// The method name in a scope that permits everything below `/api/push`.
-pub(crate) const PUSH: &str = "push";
+pub const PUSH: &str = "push";
 
 /// Checks whether a key with this scope permits the command.
 ///
 /// # Errors
 /// Returns "permission denied" with the missing permission.
-pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), ApiError> {
+pub fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), ApiError> {
     permits_method(scope, request.method())?;
     if scope.namespaces.is_empty() {
         return Ok(());
@@ -38,7 +38,7 @@ pub(crate) fn permits(scope: &ApiScope, request: &Request<'_>) -> Result<(), Api
 ///
 /// # Errors
 /// As [`permits`].
-pub(crate) fn permits_push(scope: &ApiScope) -> Result<(), ApiError> {
+pub fn permits_push(scope: &ApiScope) -> Result<(), ApiError> {
     permits_name(scope, PUSH, false)?;
     if scope.namespaces.is_empty() {
         return Ok(());
@@ -50,7 +50,7 @@ pub(crate) fn permits_push(scope: &ApiScope) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// As [`permits`].
-pub(crate) fn permits_method(scope: &ApiScope, method: Method) -> Result<(), ApiError> {
+pub fn permits_method(scope: &ApiScope, method: Method) -> Result<(), ApiError> {
     permits_name(scope, method.name(), method.is_read_only())
 }
 

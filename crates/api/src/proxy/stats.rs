@@ -23,22 +23,23 @@ metrics! {
 
 /// The stats of one proxy on one worker.
 #[derive(Debug, Default)]
-pub(crate) struct ProxyStats {
-    pub(crate) counters: ProxyCounters,
+pub struct ProxyStats {
+    /// Its counters.
+    pub counters: ProxyCounters,
     /// Durations from request to response, including the wait for a connection.
-    pub(crate) durations: Histogram,
+    pub durations: Histogram,
 }
 
 /// The stats of all workers, by worker and proxy. Those of removed proxies are kept.
 #[derive(Debug, Default)]
-pub(crate) struct ProxiesStats(Mutex<ByProxy>);
+pub struct ProxiesStats(Mutex<ByProxy>);
 
 /// By worker and name.
 type ByProxy = BTreeMap<(usize, Arc<str>), Arc<ProxyStats>>;
 
 impl ProxiesStats {
     /// Returns the stats of a proxy on a worker; creates them if needed.
-    pub(crate) fn of(&self, worker: usize, name: &Arc<str>) -> Arc<ProxyStats> {
+    pub fn of(&self, worker: usize, name: &Arc<str>) -> Arc<ProxyStats> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry((worker, Arc::clone(name))).or_default())
     }

@@ -47,7 +47,7 @@ impl From<ErrorCode> for Denial {
     }
 }
 
-/// What a decision yields: the results of [`Authorizer`](crate::Authorizer)'s methods.
+/// What a decision yields: the results of `Authorizer`'s methods.
 pub trait DecisionResult: Sized + Send + DeserializeOwned + 'static {
     #[doc(hidden)]
     fn decided(result: Result<Self, Denial>) -> AnyDecision;
@@ -88,7 +88,7 @@ decision_results!(
 
 /// The answer to a request.
 #[derive(Debug)]
-pub(crate) enum ProxyReply {
+pub enum ProxyReply {
     /// Status and body of a backend's response.
     Response(u16, Box<[u8]>),
     /// The program's decision.
@@ -98,7 +98,7 @@ pub(crate) enum ProxyReply {
 impl ProxyReply {
     /// # Errors
     /// It is no decision about this.
-    pub(crate) fn read<T: DecisionResult>(self) -> Result<BackendDecision<T>, ProxyError> {
+    pub fn read<T: DecisionResult>(self) -> Result<BackendDecision<T>, ProxyError> {
         match self {
             ProxyReply::Response(status, body) => response::read(status, &body),
             ProxyReply::Decided(decided) => match T::of(decided) {

@@ -9,46 +9,55 @@ use dunlin_hub::{SessionId, TagFilter, Tags, tenant};
 use dunlin_protocol::json::Object;
 use serde_json::{Map, Value};
 
-use crate::auth::labels::write_labels;
+use dunlin_access::auth::labels::write_labels;
 
 /// A filter of connections: all set conditions must match.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ConnectionFilter {
+pub struct ConnectionFilter {
     /// The tenant; `None`: outside of tenants.
-    pub(crate) tenant: Option<Arc<str>>,
+    pub tenant: Option<Arc<str>>,
     /// Empty: any.
-    pub(crate) user: Box<str>,
-    pub(crate) client: Option<SessionId>,
-    pub(crate) address: Option<IpAddr>,
+    pub user: Box<str>,
+    /// `None`: any.
+    pub client: Option<SessionId>,
+    /// `None`: any.
+    pub address: Option<IpAddr>,
     /// A channel that it is subscribed to; empty: any.
-    pub(crate) channel: Box<str>,
+    pub channel: Box<str>,
     /// Members that the connection's info must have.
-    pub(crate) info: Map<String, Value>,
+    pub info: Map<String, Value>,
     /// A filter of the connection's labels.
-    pub(crate) labels: Option<TagFilter>,
+    pub labels: Option<TagFilter>,
 }
 
 /// A search in progress, which goes from worker to worker.
 #[derive(Debug)]
-pub(crate) struct ConnectionSearch {
-    pub(crate) filter: ConnectionFilter,
+pub struct ConnectionSearch {
+    /// What is searched for.
+    pub filter: ConnectionFilter,
     /// The worker that asked, and under what.
-    pub(crate) origin: usize,
-    pub(crate) token: u64,
+    pub origin: usize,
+    /// The token of the call at that worker.
+    pub token: u64,
     /// The next position; `None`: the search is complete.
-    pub(crate) next: Option<ConnectionCursor>,
+    pub next: Option<ConnectionCursor>,
     /// Connections and bytes that still fit, and places that may still be looked at.
-    pub(crate) room: u32,
-    pub(crate) bytes: usize,
-    pub(crate) places: u32,
-    pub(crate) page: ConnectionPage,
+    pub room: u32,
+    /// Bytes that still fit.
+    pub bytes: usize,
+    /// Places that may still be looked at.
+    pub places: u32,
+    /// What was found.
+    pub page: ConnectionPage,
 }
 
 /// The position of a search: `WORKER.PLACE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ConnectionCursor {
-    pub(crate) worker: usize,
-    pub(crate) place: u32,
+pub struct ConnectionCursor {
+    /// The worker.
+    pub worker: usize,
+    /// The place among its sessions.
+    pub place: u32,
 }
 
 impl FromStr for ConnectionCursor {
@@ -69,20 +78,21 @@ impl fmt::Display for ConnectionCursor {
 
 /// The position of a search in a cluster: `NODE:WORKER.PLACE` of each node whose search is not complete, separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClusterCursor(Vec<(u16, ConnectionCursor)>);
+pub struct ClusterCursor(Vec<(u16, ConnectionCursor)>);
 
 impl ClusterCursor {
     /// Creates the position at the start of each of these nodes.
-    pub(crate) fn of_nodes(nodes: impl IntoIterator<Item = u16>) -> ClusterCursor {
+    pub fn of_nodes(nodes: impl IntoIterator<Item = u16>) -> ClusterCursor {
         ClusterCursor(nodes.into_iter().map(|node| (node, ConnectionCursor::default())).collect())
     }
 
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = u16> + '_ {
+    /// Returns the nodes whose search is not complete.
+    pub fn nodes(&self) -> impl Iterator<Item = u16> + '_ {
         self.0.iter().map(|(node, _)| *node)
     }
 
     /// Where a node goes on, and its parts of so many connections and bytes, which the nodes share.
-    pub(crate) fn part_of(
+    pub fn part_of(
         &self,
         node: u16,
         (connections, bytes): (u32, usize),
@@ -122,34 +132,45 @@ impl fmt::Display for ClusterCursor {
 
 /// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ConnectionPage {
-    pub(crate) connections: Vec<ConnectionView>,
+pub struct ConnectionPage {
+    /// The connections found.
+    pub connections: Vec<ConnectionView>,
     /// Where the next page begins.
-    pub(crate) next: Option<ConnectionCursor>,
+    pub next: Option<ConnectionCursor>,
     /// It is this node's part of a page of the cluster, and begins there.
-    pub(crate) part: Option<(u16, ConnectionCursor)>,
+    pub part: Option<(u16, ConnectionCursor)>,
 }
 
 /// A connection.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ConnectionView {
-    pub(crate) client: SessionId,
-    pub(crate) user: Box<str>,
-    pub(crate) address: Option<IpAddr>,
-    pub(crate) transport: &'static str,
-    pub(crate) protocol: &'static str,
-    pub(crate) age_s: u64,
+pub struct ConnectionView {
+    /// Its session.
+    pub client: SessionId,
+    /// The user; empty for an anonymous client.
+    pub user: Box<str>,
+    /// The peer, if it is known.
+    pub address: Option<IpAddr>,
+    /// The name of its transport.
+    pub transport: &'static str,
+    /// The name of its protocol.
+    pub protocol: &'static str,
+    /// Seconds since it connected.
+    pub age_s: u64,
     /// Raw JSON.
-    pub(crate) info: Option<Box<[u8]>>,
-    pub(crate) labels: Tags,
-    pub(crate) channels: Vec<Box<str>>,
-    pub(crate) outbox_bytes: u32,
-    pub(crate) memory_bytes: usize,
+    pub info: Option<Box<[u8]>>,
+    /// Its labels.
+    pub labels: Tags,
+    /// What it is subscribed to.
+    pub channels: Vec<Box<str>>,
+    /// Bytes that wait for it.
+    pub outbox_bytes: u32,
+    /// Bytes of memory that it takes.
+    pub memory_bytes: usize,
 }
 
 impl ConnectionView {
     /// Returns the approximate bytes of the connection in the answer.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let channels: usize = self.channels.iter().map(|channel| channel.len() + 8).sum();
         let labels: usize = self.labels.iter().map(|(name, of)| name.len() + of.len() + 8).sum();
         256 + self.user.len() + self.info.as_ref().map_or(0, |info| info.len()) + labels + channels
@@ -157,7 +178,8 @@ impl ConnectionView {
 }
 
 impl ConnectionPage {
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Writes the result as JSON.
+    pub fn write(&self, out: &mut Vec<u8>) {
         let mut result = Object::begin(out);
         let mut all = Object::begin(result.key("connections"));
         for of in &self.connections {

@@ -17,12 +17,12 @@ use super::body::{
 };
 use super::error::ApiError;
 use super::method::Method;
-use crate::auth::OptionsOverride;
-use crate::limits::budget::CommandKind;
+use dunlin_access::auth::OptionsOverride;
+use dunlin_access::limits::budget::CommandKind;
 
 /// One validated command of a backend. Borrows from the body.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Request<'a> {
+pub enum Request<'a> {
     /// See [`Method::Publish`].
     Publish(PublishRequest<'a>),
     /// See [`Method::Broadcast`].
@@ -66,7 +66,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// "bad request" with the path of the field; "not available" for unsupported features.
-    pub(crate) fn parse(method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
+    pub fn parse(method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
         let body = match (method, body.trim_ascii()) {
             // These methods have no mandatory parameters.
             (Method::Info | Method::Channels | Method::Connections, b"") => b"{}",
@@ -139,7 +139,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the method.
-    pub(crate) const fn method(&self) -> Method {
+    pub const fn method(&self) -> Method {
         match self {
             Request::Publish(_) => Method::Publish,
             Request::Broadcast(_) => Method::Broadcast,
@@ -163,7 +163,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the kind of command that its caller's budget counts; `None` if only the rate of all calls counts.
-    pub(crate) fn kind(&self) -> Option<CommandKind> {
+    pub fn kind(&self) -> Option<CommandKind> {
         match self {
             Request::Publish(_) | Request::Broadcast(_) | Request::Send(_) => {
                 Some(CommandKind::Publish)
@@ -188,50 +188,50 @@ impl<'a> Request<'a> {
 
 /// Publishes into a channel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PublishRequest<'a> {
+pub struct PublishRequest<'a> {
     /// The channel, not empty.
-    pub(crate) channel: Cow<'a, str>,
+    pub channel: Cow<'a, str>,
     /// What is published.
-    pub(crate) message: PublishParams<'a>,
+    pub message: PublishParams<'a>,
 }
 
 /// Publishes one message into many channels. The response has one result per channel, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct BroadcastRequest<'a> {
+pub struct BroadcastRequest<'a> {
     /// The channels, at least one. An empty name is an error of that channel only.
-    pub(crate) channels: Vec<Text<'a>>,
+    pub channels: Vec<Text<'a>>,
     /// What is published.
-    pub(crate) message: PublishParams<'a>,
+    pub message: PublishParams<'a>,
 }
 
 /// What is published, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PublishParams<'a> {
+pub struct PublishParams<'a> {
     /// The payload.
-    pub(crate) data: Payload<'a>,
+    pub data: Payload<'a>,
     /// Labels for clients.
-    pub(crate) tags: Pairs<'a, Text<'a>>,
+    pub tags: Pairs<'a, Text<'a>>,
     /// Sent to current subscribers only: gets no offset and is not kept.
-    pub(crate) skip_history: bool,
+    pub skip_history: bool,
     /// May be sent as a difference to the previous publication.
-    pub(crate) delta: bool,
+    pub delta: bool,
     /// A second publication with this key is not published; it gets the result of the first. Empty: none.
-    pub(crate) idempotency_key: Cow<'a, str>,
+    pub idempotency_key: Cow<'a, str>,
     /// If above 0: published only if it is above the version published last.
-    pub(crate) version: u64,
+    pub version: u64,
     /// Versions are compared only within the same version epoch. Empty: always.
-    pub(crate) version_epoch: Cow<'a, str>,
+    pub version_epoch: Cow<'a, str>,
 }
 
 impl PublishParams<'_> {
     /// Returns the bytes of tags and version epoch that count against `limits.tags_bytes_max`.
-    pub(crate) fn tags_bytes(&self) -> usize {
+    pub fn tags_bytes(&self) -> usize {
         let tags = self.tags.iter().map(|(name, value)| name.len() + value.0.len() + 16);
         tags.sum::<usize>() + self.version_epoch.len()
     }
 
     /// Converts to the hub's publication.
-    pub(crate) fn to_publish(&self) -> NewPublication {
+    pub fn to_publish(&self) -> NewPublication {
         let some = |text: &str| (!text.is_empty()).then(|| text.into());
         NewPublication {
             data: self.data.as_bytes().into(),
@@ -249,87 +249,87 @@ impl PublishParams<'_> {
 
 /// Subscribes a user's sessions to a channel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SubscribeRequest<'a> {
+pub struct SubscribeRequest<'a> {
     /// Whose sessions.
-    pub(crate) target: Target<'a>,
+    pub target: Target<'a>,
     /// The channel, not empty.
-    pub(crate) channel: Cow<'a, str>,
+    pub channel: Cow<'a, str>,
     /// Info about the connection in this channel, for presence, join and leave.
-    pub(crate) info: Option<Json<'a>>,
+    pub info: Option<Json<'a>>,
     /// Data for the client, in the subscribe push.
-    pub(crate) data: Option<Json<'a>>,
+    pub data: Option<Json<'a>>,
     /// Recovers the publications after this position.
-    pub(crate) recover_since: Option<StreamPosition>,
+    pub recover_since: Option<StreamPosition>,
     /// Channel options overridden for these subscriptions.
-    pub(crate) options: OptionsOverride,
+    pub options: OptionsOverride,
     /// Unix time in seconds at which the subscriptions expire; 0: never.
-    pub(crate) expire_at_s: u64,
+    pub expire_at_s: u64,
 }
 
 /// Unsubscribes a user's sessions from a channel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct UnsubscribeRequest<'a> {
+pub struct UnsubscribeRequest<'a> {
     /// Whose sessions.
-    pub(crate) target: Target<'a>,
+    pub target: Target<'a>,
     /// The channel, not empty.
-    pub(crate) channel: Cow<'a, str>,
+    pub channel: Cow<'a, str>,
 }
 
 /// Disconnects a user's sessions.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DisconnectRequest<'a> {
+pub struct DisconnectRequest<'a> {
     /// Whose sessions.
-    pub(crate) target: Target<'a>,
+    pub target: Target<'a>,
     /// Sessions that are not disconnected.
-    pub(crate) whitelist: Vec<SessionId>,
+    pub whitelist: Vec<SessionId>,
     /// The close code for the client: 3000–4999.
-    pub(crate) code: u16,
+    pub code: u16,
     /// A readable reason of at most [`REASON_BYTES_MAX`](dunlin_protocol::centrifuge::REASON_BYTES_MAX) bytes.
-    pub(crate) reason: Cow<'a, str>,
+    pub reason: Cow<'a, str>,
 }
 
 /// Prolongs or ends a user's connections.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RefreshRequest<'a> {
+pub struct RefreshRequest<'a> {
     /// Whose sessions.
-    pub(crate) target: Target<'a>,
+    pub target: Target<'a>,
     /// Expires the connections now: disconnect 3005.
-    pub(crate) expired: bool,
+    pub expired: bool,
     /// Unix time in seconds at which the connections will expire; 0: never.
-    pub(crate) expire_at_s: i64,
+    pub expire_at_s: i64,
     /// New info about the connection, for presence, join and leave.
-    pub(crate) info: Option<Json<'a>>,
+    pub info: Option<Json<'a>>,
 }
 
 /// Sends a message to a user's sessions, outside any channel.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SendRequest<'a> {
+pub struct SendRequest<'a> {
     /// Whose sessions.
-    pub(crate) target: Target<'a>,
+    pub target: Target<'a>,
     /// Only sessions whose connection info names this device; empty: any.
-    pub(crate) device: Cow<'a, str>,
+    pub device: Cow<'a, str>,
     /// The payload.
-    pub(crate) data: Payload<'a>,
+    pub data: Payload<'a>,
 }
 
 /// The sessions that a command applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target<'a> {
+pub struct Target<'a> {
     /// The user; empty only with `client`, `session` or `all_users`.
-    pub(crate) user: Cow<'a, str>,
+    pub user: Cow<'a, str>,
     /// Only the session with this id; empty: any. An id that Dunlin has not issued matches no session.
-    pub(crate) client: Cow<'a, str>,
+    pub client: Cow<'a, str>,
     /// Only the session with this secret; empty: any. One that Dunlin has not issued matches no session.
-    pub(crate) session: Cow<'a, str>,
+    pub session: Cow<'a, str>,
     /// All users; valid only if `user` is empty, or qualified with a tenant and otherwise empty.
-    pub(crate) all_users: bool,
+    pub all_users: bool,
     /// Only sessions whose labels pass this filter. Already validated.
-    pub(crate) label_filter: Option<FilterNode<'a>>,
+    pub label_filter: Option<FilterNode<'a>>,
 }
 
 impl Target<'_> {
     /// Selects all sessions of a user.
-    pub(crate) fn user(user: String) -> Target<'static> {
+    pub fn user(user: String) -> Target<'static> {
         Target {
             user: user.into(),
             client: Cow::Borrowed(""),
@@ -343,10 +343,10 @@ impl Target<'_> {
 /// A command whose only parameter is a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ChannelRequest<'a> {
+pub struct ChannelRequest<'a> {
     /// The channel, not empty.
     #[serde(borrow, default, deserialize_with = "json::text")]
-    pub(crate) channel: Cow<'a, str>,
+    pub channel: Cow<'a, str>,
 }
 
 impl<'a> ChannelRequest<'a> {
@@ -359,20 +359,20 @@ impl<'a> ChannelRequest<'a> {
 
 /// Reads publications from a channel's history.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct HistoryRequest<'a> {
+pub struct HistoryRequest<'a> {
     /// The channel, not empty.
-    pub(crate) channel: Cow<'a, str>,
+    pub channel: Cow<'a, str>,
     /// Most publications to return: 0 none, only the position; negative all.
-    pub(crate) limit: i32,
+    pub limit: i32,
     /// Only publications after (reverse: before) this position.
-    pub(crate) since: Option<StreamPosition>,
+    pub since: Option<StreamPosition>,
     /// Newest first.
-    pub(crate) reverse: bool,
+    pub reverse: bool,
 }
 
 impl HistoryRequest<'_> {
     /// Converts to the hub's filter.
-    pub(crate) fn filter(&self) -> HistoryFilter {
+    pub fn filter(&self) -> HistoryFilter {
         HistoryFilter {
             since: self.since,
             limit: u32::try_from(self.limit).ok(),
@@ -385,49 +385,49 @@ impl HistoryRequest<'_> {
 /// Revokes a token by its id: rejects it and disconnects its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct RevokeTokenRequest<'a> {
+pub struct RevokeTokenRequest<'a> {
     /// The token's `jti`, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) uid: Cow<'a, str>,
+    pub uid: Cow<'a, str>,
     /// Unix time in seconds until which the revocation is kept: not before the token's `exp`. 0: forever.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) expire_at: u64,
+    pub expire_at: u64,
 }
 
 /// Revokes the tokens of a user that were issued before a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct InvalidateUserTokensRequest<'a> {
+pub struct InvalidateUserTokensRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) user: Cow<'a, str>,
+    pub user: Cow<'a, str>,
     /// Unix time in seconds. Revokes tokens whose `iat` is before it, and tokens without `iat`. 0: now.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) issued_before: u64,
+    pub issued_before: u64,
     /// As [`RevokeTokenRequest::expire_at`].
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) expire_at: u64,
+    pub expire_at: u64,
 }
 
 /// Blocks a user: rejects all tokens of the user and disconnects the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct BlockUserRequest<'a> {
+pub struct BlockUserRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) user: Cow<'a, str>,
+    pub user: Cow<'a, str>,
     /// Unix time in seconds until which the user is blocked. 0: forever.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) expire_at: u64,
+    pub expire_at: u64,
 }
 
 /// Unblocks a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct UnblockUserRequest<'a> {
+pub struct UnblockUserRequest<'a> {
     /// The user, not empty.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) user: Cow<'a, str>,
+    pub user: Cow<'a, str>,
 }
 
 /// Connections per page, if the request does not set a limit.
@@ -438,38 +438,38 @@ const CONNECTIONS_MAX: u32 = 1_000;
 /// Lists the connections that match all given criteria, one page at a time.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct ConnectionsRequest<'a> {
+pub struct ConnectionsRequest<'a> {
     /// Only of this user; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) user: Cow<'a, str>,
+    pub user: Cow<'a, str>,
     /// Only the connection with this id; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) client: Cow<'a, str>,
+    pub client: Cow<'a, str>,
     /// Only from this IP address; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) address: Cow<'a, str>,
+    pub address: Cow<'a, str>,
     /// Only subscribed to this channel; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) channel: Cow<'a, str>,
+    pub channel: Cow<'a, str>,
     /// Only with these members in the connection info: an object.
     #[serde(borrow, deserialize_with = "json::payload")]
-    pub(crate) info: Option<Json<'a>>,
+    pub info: Option<Json<'a>>,
     /// Only with labels that pass this filter.
     #[serde(borrow, deserialize_with = "json::optional_object")]
-    pub(crate) label_filter: Option<FilterNode<'a>>,
+    pub label_filter: Option<FilterNode<'a>>,
     /// Most connections of the page, at most 1,000.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) limit: u32,
+    pub limit: u32,
     /// The start of the page: the cursor in the response of the previous page; empty: the first page.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) cursor: Cow<'a, str>,
+    pub cursor: Cow<'a, str>,
 }
 
 /// Lists channels with subscribers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct ChannelsRequest<'a> {
+pub struct ChannelsRequest<'a> {
     /// Only channels that match this glob; empty: all.
     #[serde(borrow, deserialize_with = "json::text")]
-    pub(crate) pattern: Cow<'a, str>,
+    pub pattern: Cow<'a, str>,
 }

@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 use super::request::{
     ConnectionsRequest, DisconnectRequest, Request, SendRequest, SubscribeRequest, Target,
 };
-use crate::limits::user_connections::is_somebody;
+use dunlin_access::limits::user_connections::is_somebody;
 
 /// The user that a command is about. A node without sessions of this user answers at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AboutUser<'a> {
+pub struct AboutUser<'a> {
     /// The user as in sessions, never empty.
     #[serde(borrow)]
-    pub(crate) user: Cow<'a, str>,
+    pub user: Cow<'a, str>,
     /// Every node also bars the tokens issued to the user until now.
-    pub(crate) bars: bool,
+    pub bars: bool,
 }
 
 impl Request<'_> {
@@ -29,7 +29,7 @@ impl Request<'_> {
     /// `None` for a command about a channel, which goes to the channel.
     ///
     /// `now_s`: the Unix time in seconds that all nodes take as now.
-    pub(crate) fn for_cluster(&self, now_s: u64) -> Option<(Vec<u8>, Option<u16>)> {
+    pub fn for_cluster(&self, now_s: u64) -> Option<(Vec<u8>, Option<u16>)> {
         let mut body = Vec::new();
         let mut object = Object::begin(&mut body);
         let node = match self {
@@ -86,7 +86,7 @@ impl Request<'_> {
 
     /// Returns the user, for a command that only concerns sessions of one user. A node without sessions of the user only
     /// has to bar the user's tokens, if at all.
-    pub(crate) fn user(&self) -> Option<AboutUser<'_>> {
+    pub fn user(&self) -> Option<AboutUser<'_>> {
         let of_target = |target: &Target<'_>| {
             !target.all_users && target.client.is_empty() && target.session.is_empty()
         };

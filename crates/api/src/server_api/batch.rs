@@ -13,10 +13,10 @@ use super::response::check_commands;
 
 /// The body of `POST /api/batch`.
 #[derive(Debug)]
-pub(crate) struct Batch<'a> {
+pub struct Batch<'a> {
     /// The texts of the commands in order, each to be read with [`Batch::command`] when it begins, so that a large batch costs a
     /// turn of the loop no more than the commands that begin in it.
-    pub(crate) texts: Vec<&'a [u8]>,
+    pub texts: Vec<&'a [u8]>,
     /// Whether the commands may run in any order. Otherwise each begins when the one before it has ended.
     pub(crate) parallel: bool,
 }
@@ -36,7 +36,7 @@ impl<'a> Batch<'a> {
     /// # Errors
     /// "bad request" if the body is not a batch, "limit exceeded" if it has more than `commands_max` commands. What a command says
     /// is not looked at.
-    pub(crate) fn parse(body: &'a [u8], commands_max: usize) -> Result<Batch<'a>, ApiError> {
+    pub fn parse(body: &'a [u8], commands_max: usize) -> Result<Batch<'a>, ApiError> {
         if body.trim_ascii().is_empty() {
             return Err(ApiError::malformed("the body is empty; it should be a JSON object"));
         }
@@ -48,7 +48,7 @@ impl<'a> Batch<'a> {
 
     /// How many leading commands may begin before the earlier ones are answered. Those of a channel reach its home worker in
     /// order; one about users goes to all workers, and waits.
-    pub(crate) fn at_once(&self) -> usize {
+    pub fn at_once(&self) -> usize {
         match self.parallel {
             true => self.texts.len(),
             false => self.texts.iter().take_while(|text| is_of_channel(text)).count(),
@@ -59,7 +59,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// The error names the command by its index.
-    pub(crate) fn command(at: usize, text: &[u8]) -> Result<Request<'_>, ApiError> {
+    pub fn command(at: usize, text: &[u8]) -> Result<Request<'_>, ApiError> {
         let named = json::from_slice::<Pairs<'_, &RawValue>>(text).unwrap_or_default();
         // As in Go's JSON, a null member counts as absent.
         let mut given = named.0.into_iter().filter(|(_, body)| body.get() != "null");

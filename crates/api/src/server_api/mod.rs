@@ -12,32 +12,32 @@
 //! status first. The status is 400 only for a body that is not a valid request; see [`ApiError::status`].
 
 /// The API as an OpenAPI document, served at `GET /api/openapi.json`.
-pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+pub const OPENAPI: &str = include_str!("openapi.json");
 
 mod batch;
 mod body;
-pub(crate) mod connections;
+pub mod connections;
 mod error;
 mod forward;
 mod key;
 mod legacy;
 mod lenient;
-pub(crate) mod member;
+pub mod member;
 mod method;
 mod names;
-pub(crate) mod request;
-pub(crate) mod response;
-pub(crate) mod scope;
+pub mod request;
+pub mod response;
+pub mod scope;
 
-pub(crate) use body::label_filter;
-pub(crate) use error::{ApiError, ApiErrorCode, NodesAsked};
-pub(crate) use forward::AboutUser;
-pub(crate) use key::presented_key;
-pub(crate) use legacy::LegacyCommand;
-pub(crate) use lenient::{LenientReader, UnknownFields};
-pub(crate) use method::Method;
-pub(crate) use request::Request;
-pub(crate) use response::{
+pub use body::label_filter;
+pub use error::{ApiError, ApiErrorCode, NodesAsked};
+pub use forward::AboutUser;
+pub use key::presented_key;
+pub use legacy::LegacyCommand;
+pub use lenient::{LenientReader, UnknownFields};
+pub use method::Method;
+pub use request::Request;
+pub use response::{
     CommandOutcome, CommandResult, NodeFacts, check_channels, commands_max, write_batch,
     write_legacy, write_response,
 };

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{Denial, ProxyError};
-use crate::auth::OptionsOverride;
-use crate::auth::SubscribeOptions;
-use crate::auth::labels::tags_of;
+use dunlin_access::auth::OptionsOverride;
+use dunlin_access::auth::SubscribeOptions;
+use dunlin_access::auth::labels::tags_of;
 
 /// The limit to which an error message is truncated, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1_024;
@@ -27,7 +27,7 @@ const CACHE_TTL_S_MAX: u64 = 3_600;
 
 /// The decision of a backend.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum BackendDecision<T> {
+pub enum BackendDecision<T> {
     /// Permitted, with this result.
     Granted(T),
     /// The response has neither result, error nor disconnect.
@@ -41,29 +41,34 @@ pub(crate) enum BackendDecision<T> {
 /// The identity and the initial state of a client that may connect.
 ///
 /// ```
-/// use dunlin_server::{ConnectResult, json};
+/// use dunlin_api::proxy::ConnectResult;
+/// use serde_json::json;
 ///
 /// let ada = ConnectResult::user("ada").info(json!({"name": "Ada"})).subscribe("news");
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConnectResult {
+    /// The user; empty for an anonymous client.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) user: String,
+    pub user: String,
     /// Unix seconds; 0: never.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) expire_at: u64,
-    pub(crate) info: Option<Box<RawValue>>,
+    pub expire_at: u64,
+    /// Shown to others, raw JSON.
+    pub info: Option<Box<RawValue>>,
     #[serde(deserialize_with = "json::nullable")]
     pub(super) b64info: String,
-    pub(crate) data: Option<Box<RawValue>>,
+    /// For the client, raw JSON.
+    pub data: Option<Box<RawValue>>,
     #[serde(deserialize_with = "json::nullable")]
     pub(super) b64data: String,
     #[serde(deserialize_with = "json::nullable")]
     pub(super) channels: Vec<String>,
     #[serde(deserialize_with = "json::nullable_map")]
     pub(super) subs: BTreeMap<String, SubscribeOptions>,
-    pub(crate) meta: Option<Box<RawValue>>,
+    /// For the backend and for expressions, raw JSON; no client sees it.
+    pub meta: Option<Box<RawValue>>,
     pub(super) labels: Option<BTreeMap<String, String>>,
 }
 
@@ -75,17 +80,17 @@ pub struct SubscribeResult {
     pub(super) data: Option<Box<RawValue>>,
     pub(super) b64info: Option<String>,
     pub(super) b64data: Option<String>,
-    #[serde(rename = "override", deserialize_with = "crate::auth::overrides")]
+    #[serde(rename = "override", deserialize_with = "dunlin_access::auth::overrides")]
     pub(super) overrides: OptionsOverride,
     /// Unix seconds; 0: never.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) expire_at: u64,
+    pub expire_at: u64,
 }
 
 impl SubscribeResult {
     /// # Errors
     /// A binary form that is no JSON.
-    pub(crate) fn options(self) -> Result<SubscribeOptions, ProxyError> {
+    pub fn options(self) -> Result<SubscribeOptions, ProxyError> {
         decoded(self.into())
     }
 }
@@ -105,15 +110,18 @@ fn decoded(options: SubscribeOptions) -> Result<SubscribeOptions, ProxyError> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RefreshResult {
+    /// It ends now.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) expired: bool,
+    pub expired: bool,
     /// Unix seconds; 0: never.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) expire_at: u64,
-    pub(crate) info: Option<Box<RawValue>>,
+    pub expire_at: u64,
+    /// Shown to others, raw JSON.
+    pub info: Option<Box<RawValue>>,
     #[serde(deserialize_with = "json::nullable")]
     pub(super) b64info: String,
-    pub(crate) meta: Option<Box<RawValue>>,
+    /// For the backend and for expressions, raw JSON; no client sees it.
+    pub meta: Option<Box<RawValue>>,
 }
 
 impl RefreshResult {
@@ -121,7 +129,7 @@ impl RefreshResult {
     ///
     /// # Errors
     /// The base64 form is not JSON.
-    pub(crate) fn decode(&mut self) -> Result<(), ProxyError> {
+    pub fn decode(&mut self) -> Result<(), ProxyError> {
         if let Some(info) = json_of("b64info", &self.b64info)? {
             self.info = Some(info);
         }
@@ -133,28 +141,37 @@ impl RefreshResult {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PublishResult {
-    pub(crate) data: Option<Box<RawValue>>,
+    /// For the client, raw JSON.
+    pub data: Option<Box<RawValue>>,
+    /// `data` in base64; goes before it.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) b64data: String,
+    pub b64data: String,
+    /// It is not kept.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) skip_history: bool,
+    pub skip_history: bool,
+    /// Labels for clients.
     #[serde(deserialize_with = "json::nullable_map")]
-    pub(crate) tags: BTreeMap<String, String>,
+    pub tags: BTreeMap<String, String>,
+    /// A second publication with this key is not published; empty: none.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) idempotency_key: String,
+    pub idempotency_key: String,
+    /// If above 0: published only if it is above the version published last.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) version: u64,
+    pub version: u64,
+    /// Versions are compared only within the same version epoch.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) version_epoch: String,
+    pub version_epoch: String,
 }
 
 /// The result of a procedure; empty by default.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct RpcResult {
-    pub(crate) data: Option<Box<RawValue>>,
+    /// For the client, raw JSON.
+    pub data: Option<Box<RawValue>>,
+    /// `data` in base64; goes before it.
     #[serde(deserialize_with = "json::nullable")]
-    pub(crate) b64data: String,
+    pub b64data: String,
 }
 
 impl ConnectResult {
@@ -162,7 +179,7 @@ impl ConnectResult {
     ///
     /// # Errors
     /// A base64 form is not JSON.
-    pub(crate) fn decode(&mut self) -> Result<(), ProxyError> {
+    pub fn decode(&mut self) -> Result<(), ProxyError> {
         for (json, base64, name) in
             [(&mut self.info, &self.b64info, "b64info"), (&mut self.data, &self.b64data, "b64data")]
         {
@@ -177,7 +194,7 @@ impl ConnectResult {
     ///
     /// # Errors
     /// The labels exceed a limit.
-    pub(crate) fn take_labels(&mut self) -> Result<Tags, ProxyError> {
+    pub fn take_labels(&mut self) -> Result<Tags, ProxyError> {
         let labels = tags_of(self.labels.take().unwrap_or_default());
         labels.map_err(|error| ProxyError::Malformed(format!("result.{error}")))
     }
@@ -186,9 +203,7 @@ impl ConnectResult {
     ///
     /// # Errors
     /// A base64 form is not JSON.
-    pub(crate) fn subscriptions(
-        &mut self,
-    ) -> Result<BTreeMap<String, SubscribeOptions>, ProxyError> {
+    pub fn subscriptions(&mut self) -> Result<BTreeMap<String, SubscribeOptions>, ProxyError> {
         let subs = std::mem::take(&mut self.subs).into_iter();
         let mut all = subs
             .map(|(channel, options)| Ok((channel, decoded(options)?)))
@@ -213,7 +228,7 @@ fn json_of(name: &str, base64: &str) -> Result<Option<Box<RawValue>>, ProxyError
 
 /// Returns how long the response may be cached for the same user and channel, in milliseconds; 0: not at all. At most until
 /// its grant expires.
-pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
+pub fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct CacheHint {
@@ -244,7 +259,7 @@ pub(crate) fn cache_ttl_ms(status: u16, body: &[u8], unix_ms: u64) -> u64 {
 ///
 /// # Errors
 /// `b64data` is malformed.
-pub(crate) fn payload<'a>(
+pub fn payload<'a>(
     data: Option<&'a RawValue>,
     b64data: &str,
 ) -> Result<Option<Payload<'a>>, ProxyError> {
@@ -259,7 +274,7 @@ pub(crate) fn payload<'a>(
 ///
 /// # Errors
 /// The status is not 200, or the body is malformed.
-pub(crate) fn read<'a, T: Deserialize<'a>>(
+pub fn read<'a, T: Deserialize<'a>>(
     status: u16,
     body: &'a [u8],
 ) -> Result<BackendDecision<T>, ProxyError> {
@@ -307,7 +322,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
 ///
 /// # Errors
 /// The code is outside the range for backends.
-pub(crate) fn denied<T>(denial: Denial) -> Result<BackendDecision<T>, ProxyError> {
+pub fn denied<T>(denial: Denial) -> Result<BackendDecision<T>, ProxyError> {
     match denial {
         Denial::Disconnect { code, mut reason } => {
             if !DISCONNECT_CODES.contains(&code) {

@@ -15,9 +15,9 @@ use super::response::check_commands;
 
 /// One command of the single endpoint.
 #[derive(Debug)]
-pub(crate) struct LegacyCommand {
+pub struct LegacyCommand {
     /// Copied to the reply; 0: none.
-    pub(crate) id: u32,
+    pub id: u32,
     method: Result<Method, ApiError>,
     /// The request in the form of `POST /api/METHOD`.
     params: Vec<u8>,
@@ -38,7 +38,7 @@ impl LegacyCommand {
     ///
     /// # Errors
     /// "bad request" if the body is anything else, "limit exceeded" if it has more than `commands_max` of them.
-    pub(crate) fn parse(body: &[u8], commands_max: usize) -> Result<Vec<LegacyCommand>, ApiError> {
+    pub fn parse(body: &[u8], commands_max: usize) -> Result<Vec<LegacyCommand>, ApiError> {
         let mut commands = Vec::new();
         for raw in serde_json::Deserializer::from_slice(body).into_iter::<&RawValue>() {
             let raw = raw.map_err(|error| {
@@ -62,12 +62,12 @@ impl LegacyCommand {
     }
 
     /// Returns the method; `None` if it is unknown.
-    pub(crate) fn method(&self) -> Option<Method> {
+    pub fn method(&self) -> Option<Method> {
         self.method.as_ref().ok().copied()
     }
 
     /// Returns the memory that the command occupies, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.params.len()
     }
 
@@ -75,7 +75,7 @@ impl LegacyCommand {
     ///
     /// # Errors
     /// As [`Request::parse`], and "not found" for an unknown method.
-    pub(crate) fn request(&self) -> Result<Request<'_>, ApiError> {
+    pub fn request(&self) -> Result<Request<'_>, ApiError> {
         Request::parse(self.method.clone()?, &self.params)
     }
 }

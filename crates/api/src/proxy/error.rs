@@ -8,7 +8,7 @@ use super::stats::ProxyMetric;
 
 /// Why a request has no decision. The client learns the kind; details go to the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ProxyError {
+pub enum ProxyError {
     /// No connection could be opened, or it broke.
     Unreachable(String),
     /// No response within `timeout_ms`, or no connection within `queue_timeout_ms`.
@@ -31,7 +31,7 @@ pub(crate) enum ProxyError {
 
 impl ProxyError {
     /// The metric that counts it.
-    pub(crate) fn metric(&self) -> ProxyMetric {
+    pub fn metric(&self) -> ProxyMetric {
         match self {
             ProxyError::Unreachable(_) | ProxyError::Cancelled => ProxyMetric::Unreachable,
             ProxyError::TimedOut => ProxyMetric::TimedOut,
@@ -43,7 +43,7 @@ impl ProxyError {
     }
 
     /// Returns the error for the client. All are temporary and reveal nothing about the backend.
-    pub(crate) fn reply(&self) -> Error<'static> {
+    pub fn reply(&self) -> Error<'static> {
         match self {
             ProxyError::Overflow | ProxyError::ShareFull => ErrorCode::TooManyRequests.into(),
             _ => ErrorCode::Internal.into(),

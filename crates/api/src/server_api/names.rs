@@ -10,7 +10,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// The first error of `visit`.
-    pub(crate) fn names(
+    pub fn names(
         &mut self,
         mut visit: impl FnMut(&mut Cow<'a, str>) -> Result<(), ApiError>,
     ) -> Result<(), ApiError> {

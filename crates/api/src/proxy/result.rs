@@ -6,8 +6,8 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeResult};
-use crate::auth::OptionsOverride;
-use crate::auth::SubscribeOptions;
+use dunlin_access::auth::OptionsOverride;
+use dunlin_access::auth::SubscribeOptions;
 
 /// Serializes a value.
 fn raw(value: impl Into<Value>) -> Option<Box<RawValue>> {

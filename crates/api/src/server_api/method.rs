@@ -6,19 +6,19 @@ macro_rules! methods {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $legacy:literal;)+) => {
         /// A method of the API.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub(crate) enum Method { $($(#[$doc])* $variant,)+ }
+        pub enum Method { $($(#[$doc])* $variant,)+ }
 
         impl Method {
             /// Every method.
-            pub(crate) const ALL: &[Method] = &[$(Method::$variant),+];
+            pub const ALL: &[Method] = &[$(Method::$variant),+];
 
             /// Returns the name: the last part of the path, the key in a batch, the label in metrics.
-            pub(crate) const fn name(self) -> &'static str {
+            pub const fn name(self) -> &'static str {
                 match self { $(Method::$variant => $name,)+ }
             }
 
             /// Returns the method with this name.
-            pub(crate) fn of(name: &str) -> Option<Method> {
+            pub fn of(name: &str) -> Option<Method> {
                 match name { $($name => Some(Method::$variant),)+ _ => None }
             }
 
@@ -107,7 +107,7 @@ impl Method {
     ///
     /// # Errors
     /// "not found", listing the known names. As the response to an unknown path it has status 404.
-    pub(crate) fn find(name: &str) -> Result<Method, ApiError> {
+    pub fn find(name: &str) -> Result<Method, ApiError> {
         Method::of(name).ok_or_else(|| unknown(name))
     }
 }

@@ -27,14 +27,14 @@ const BATCH: Members = &["commands", "parallel"];
 /// A text whose members are all known is parsed once. Only a rejected one is searched for unknown members, and parsed again
 /// without them.
 #[derive(Debug, Default)]
-pub(crate) struct LenientReader {
+pub struct LenientReader {
     strict: bool,
     without: OnceCell<KnownFields>,
 }
 
 /// The paths of members that a call ignored: the first of them, and how many they are.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UnknownFields {
+pub struct UnknownFields {
     paths: Vec<String>,
     count: usize,
 }
@@ -48,7 +48,7 @@ struct KnownFields {
 
 impl LenientReader {
     /// With `strict` (`api.strict`), unknown members are errors instead of being removed.
-    pub(crate) fn new(strict: bool) -> LenientReader {
+    pub fn new(strict: bool) -> LenientReader {
         LenientReader { strict, without: OnceCell::new() }
     }
 
@@ -56,11 +56,7 @@ impl LenientReader {
     ///
     /// # Errors
     /// As [`Request::parse`]; the message lists unknown members, because one of them may be a typo.
-    pub(crate) fn request<'a>(
-        &'a self,
-        method: Method,
-        body: &'a [u8],
-    ) -> Result<Request<'a>, ApiError> {
+    pub fn request<'a>(&'a self, method: Method, body: &'a [u8]) -> Result<Request<'a>, ApiError> {
         let refused = match Request::parse(method, body) {
             Err(error) if !self.strict => error,
             request => return request,
@@ -75,11 +71,7 @@ impl LenientReader {
     ///
     /// # Errors
     /// As [`Batch::parse`].
-    pub(crate) fn batch<'a>(
-        &'a self,
-        body: &'a [u8],
-        commands_max: usize,
-    ) -> Result<Batch<'a>, ApiError> {
+    pub fn batch<'a>(&'a self, body: &'a [u8], commands_max: usize) -> Result<Batch<'a>, ApiError> {
         let refused = match Batch::parse(body, commands_max) {
             // One that is too long is not read again.
             Err(error) if !self.strict && error.code == ApiErrorCode::BadRequest as u32 => error,
@@ -95,11 +87,7 @@ impl LenientReader {
     ///
     /// # Errors
     /// As [`Batch::command`].
-    pub(crate) fn command<'a>(
-        &'a self,
-        at: usize,
-        text: &'a [u8],
-    ) -> Result<Request<'a>, ApiError> {
+    pub fn command<'a>(&'a self, at: usize, text: &'a [u8]) -> Result<Request<'a>, ApiError> {
         let refused = match Batch::command(at, text) {
             Err(error) if !self.strict => error,
             command => return command,
@@ -111,7 +99,7 @@ impl LenientReader {
     }
 
     /// Returns the members that were removed from what was read.
-    pub(crate) fn into_unknown(self) -> UnknownFields {
+    pub fn into_unknown(self) -> UnknownFields {
         self.without.into_inner().unwrap_or_default().unknown
     }
 
@@ -193,14 +181,14 @@ impl UnknownFields {
     }
 
     /// Adds those of a further command.
-    pub(crate) fn append(&mut self, more: UnknownFields) {
+    pub fn append(&mut self, more: UnknownFields) {
         self.count += more.count;
         self.paths.extend(more.paths);
         self.paths.truncate(NAMES_MAX);
     }
 
     /// Returns the `Warning` header of the response (RFC 9111 §5.5 made it obsolete without a replacement).
-    pub(crate) fn warning(&self) -> Option<String> {
+    pub fn warning(&self) -> Option<String> {
         (self.count > 0).then(|| format!("299 - \"ignored unknown fields: {}\"", self.names()))
     }
 

@@ -10,33 +10,39 @@ mod response;
 mod result;
 mod stats;
 
-pub(crate) use self::decided::{AnyDecision, ProxyReply};
+pub use self::decided::{AnyDecision, ProxyReply};
 pub use self::decided::{DecisionResult, Denial};
-pub(crate) use self::error::ProxyError;
-pub(crate) use self::request::{Question, Requester};
-pub(crate) use self::response::{BackendDecision, cache_ttl_ms, payload};
+pub use self::error::ProxyError;
+pub use self::request::{Question, Requester};
+pub use self::response::{BackendDecision, cache_ttl_ms, payload};
 pub use self::response::{ConnectResult, PublishResult, RefreshResult, RpcResult, SubscribeResult};
-pub(crate) use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
+pub use self::stats::{ProxiesStats, ProxyMetric, ProxyStats};
 
 /// The operation that a backend decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
+    /// A client connects.
     Connect,
+    /// A client subscribes.
     Subscribe,
+    /// A client publishes.
     Publish,
+    /// A client calls a procedure.
     Rpc,
+    /// A connection expires.
     Refresh,
+    /// A subscription expires.
     SubRefresh,
 }
 
 impl Event {
     /// Whether the request may be repeated. A publish or a procedure may have an effect, so it is sent once.
-    pub(crate) fn is_question(self) -> bool {
+    pub fn is_question(self) -> bool {
         !matches!(self, Event::Publish | Event::Rpc)
     }
 
     /// Whether the server initiates the request, so that no command of the client waits for it.
-    pub(crate) fn is_unasked(self) -> bool {
+    pub fn is_unasked(self) -> bool {
         matches!(self, Event::Refresh | Event::SubRefresh)
     }
 }
