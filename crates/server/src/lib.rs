@@ -13,8 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod api;
-pub mod auth;
 #[cfg(test)]
 mod authority_tests;
 mod clock;
@@ -23,18 +21,13 @@ mod control;
 mod crash;
 mod engines;
 mod error;
-mod limits;
 mod message;
 mod metrics;
-mod namespace;
 mod program;
-mod proxy;
 mod push;
-mod pusher;
 mod request;
 mod server;
 mod state;
-mod tenants;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -69,6 +62,10 @@ use crate::state::settings::Settings;
 use crate::worker::listeners::listen;
 use crate::worker::thread::{Placement, Workers};
 
+use dunlin_access::{limits, namespace, tenants};
+use dunlin_api::{proxy, pusher, server_api as api};
+
+pub use dunlin_access::auth;
 pub use dunlin_config::Config;
 pub use dunlin_hub::SessionId;
 pub use dunlin_protocol::Codec;
@@ -78,7 +75,6 @@ pub use serde_json::json;
 pub use crate::auth::OptionsOverride;
 pub use crate::control::Ready;
 pub use crate::error::ServeError;
-pub use crate::limits::memory::{Memory, MemoryBounds, MemoryLimit};
 pub use crate::program::{
     Authorizer, CallError, Client, Connect, Decision, DecisionSender, Handle, HttpRequest,
     HttpResponse, Publish, Refresh, Reply, Responder, Rpc, SubRefresh, Subscribe,
@@ -87,6 +83,7 @@ pub use crate::proxy::{
     ConnectResult, DecisionResult, Denial, PublishResult, RefreshResult, RpcResult, SubscribeResult,
 };
 pub use crate::server::Server;
+pub use crate::state::memory::{Memory, MemoryBounds, MemoryLimit};
 pub use crate::validation::{ValidConfig, errors_of};
 
 /// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the

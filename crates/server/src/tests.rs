@@ -1,5 +1,6 @@
 //! Whole workers in one process, with sockets: what no single module can show.
 
+mod budgets;
 mod edge;
 mod engines;
 mod memory;

@@ -1,7 +1,10 @@
 //! The state that all threads of one process share.
 
+pub(crate) mod fanout_scheduler;
 mod local_node;
+pub(crate) mod memory;
 mod node_name;
+pub(crate) mod pressure;
 pub(crate) mod settings;
 pub(crate) mod webhooks;
 
@@ -21,8 +24,6 @@ use crate::auth::revocation::Revocations;
 use crate::cluster::ClusterState;
 use crate::engines::stats::EnginesStats;
 use crate::limits::admission::Admissions;
-use crate::limits::fanout_scheduler::FanoutScheduler;
-use crate::limits::pressure::Pressure;
 use crate::limits::shared_buckets::SharedBuckets;
 use crate::message::bus::Addresses;
 use crate::message::push::PushAdmissions;
@@ -30,6 +31,8 @@ use crate::metrics::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};
 use crate::program::Program;
 use crate::proxy::ProxiesStats;
+use crate::state::fanout_scheduler::FanoutScheduler;
+use crate::state::pressure::Pressure;
 use crate::state::settings::Settings;
 use crate::state::webhooks::{UpstreamsState, WebhooksState};
 

@@ -7,10 +7,10 @@ use dunlin_config::{ApiKey, Config, Map, MapChange, Pacing, Serves, Snapshot};
 use dunlin_hub::tenant;
 
 use crate::auth::{Jwks, Verifier};
-use crate::limits::memory::MemoryBounds;
 use crate::limits::user_connections::UserConnections;
 use crate::namespace::{ChannelVariants, Namespace, find_namespace, namespace};
 use crate::pusher::Apps;
+use crate::state::memory::MemoryBounds;
 use crate::state::node_name::default_name;
 use crate::tenants::{Tenant, Tenants};
 use crate::tls::Tls;

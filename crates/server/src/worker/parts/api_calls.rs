@@ -90,7 +90,7 @@ pub(crate) struct WaitingCall {
     call: CallId,
     /// When it is released at the latest.
     pub(crate) until_ms: u64,
-    /// The channel that it published to, by its hash in [`Pressure`](crate::limits::pressure::Pressure); the call is released
+    /// The channel that it published to, by its hash in [`Pressure`](crate::state::pressure::Pressure); the call is released
     /// once the channel is no longer behind.
     pub(crate) channel: Option<u64>,
 }

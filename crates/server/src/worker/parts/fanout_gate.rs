@@ -1,8 +1,8 @@
 //! When this worker may fan out: its slot among the workers that share its cores, and the timer for broadcasts that
 //! are held back.
 
-use crate::limits::fanout_scheduler::{ASK_AGAIN_MS, FanoutScheduler, SlotDecision};
-use crate::limits::pressure::Pressure;
+use crate::state::fanout_scheduler::{ASK_AGAIN_MS, FanoutScheduler, SlotDecision};
+use crate::state::pressure::Pressure;
 
 /// What the hub wants sooner than this does not wait for the second's turn.
 const RETRY_MS: u64 = 5;

@@ -1,0 +1,6 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod proxy;
+pub mod pusher;
+pub mod server_api;

@@ -1,0 +1,68 @@
+//! Counters and durations of proxy calls, by worker and proxy.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dunlin_metrics::{Collector, DescriptorEncoder, Histogram, Snapshot, metrics};
+
+metrics! {
+    /// A metric of each proxy of `proxies`.
+    ProxyMetric,
+    /// The metrics of one proxy, written by one worker.
+    ProxyCounters;
+    Waiting, Gauge, "proxy_calls_waiting", "Calls of a proxy that wait for a connection to its backend, as of the last second.";
+    Calls, Counter, "proxy_calls_total", "Calls of a proxy, those that were not sent included.";
+    Retried, Counter, "proxy_calls_retried_total", "Times that a call was sent to another member of the upstream.";
+    Unreachable, Counter, "proxy_calls_unreachable_total", "Calls that failed: no connection to the backend, or it broke.";
+    TimedOut, Counter, "proxy_calls_timed_out_total", "Calls that failed: no answer in time.";
+    Overflow, Counter, "proxy_calls_overflow_total", "Calls that were not sent: the proxy's queue_max was reached, or one user's share of it.";
+    BreakerOpen, Counter, "proxy_calls_breaker_open_total", "Calls that were not sent: the backend has not answered those before.";
+    Status, Counter, "proxy_calls_bad_status_total", "Calls that failed: the backend answered with another status than 200.";
+    Malformed, Counter, "proxy_calls_malformed_total", "Calls that failed: the backend's answer was malformed or too long.";
+}
+
+/// The stats of one proxy on one worker.
+#[derive(Debug, Default)]
+pub struct ProxyStats {
+    /// Its counters.
+    pub counters: ProxyCounters,
+    /// Durations from request to response, including the wait for a connection.
+    pub durations: Histogram,
+}
+
+/// The stats of all workers, by worker and proxy. Those of removed proxies are kept.
+#[derive(Debug, Default)]
+pub struct ProxiesStats(Mutex<ByProxy>);
+
+/// By worker and name.
+type ByProxy = BTreeMap<(usize, Arc<str>), Arc<ProxyStats>>;
+
+impl ProxiesStats {
+    /// Returns the stats of a proxy on a worker; creates them if needed.
+    pub fn of(&self, worker: usize, name: &Arc<str>) -> Arc<ProxyStats> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((worker, Arc::clone(name))).or_default())
+    }
+}
+
+impl Collector for ProxiesStats {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.is_empty() {
+            return Ok(());
+        }
+        fn labels((worker, name): &(usize, Arc<str>)) -> [(&'static str, String); 2] {
+            [("worker", worker.to_string()), ("proxy", name.to_string())]
+        }
+        ProxyCounters::encode(
+            &mut encoder,
+            all.iter().map(|(of, stats)| (labels(of), &stats.counters)),
+        )?;
+        Snapshot::encode(
+            &mut encoder,
+            ("proxy_call_duration_seconds", "From a call of a proxy to its answer."),
+            10..36,
+            all.iter().map(|(of, stats)| (labels(of), stats.durations.snapshot())),
+        )
+    }
+}
