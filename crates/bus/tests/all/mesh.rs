@@ -1,5 +1,4 @@
 //! A mesh on one thread.
-#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 use std::{

@@ -1,5 +1,4 @@
 //! Any sequence of calls against the simplest correct model.
-#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 use std::collections::{BTreeMap, VecDeque};

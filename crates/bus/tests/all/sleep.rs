@@ -1,13 +1,10 @@
 //! Threads that sleep and are woken.
-#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
-
-mod epoll;
 
 use std::thread;
 
+use crate::epoll::{Epoll, receive};
 use dunlin_bus::{Endpoint, MeshConfig, SendError, mesh};
-use epoll::{Epoll, receive};
 
 fn endpoints<T: Send, const N: usize>(ring_slots: usize) -> [Endpoint<T>; N] {
     let config = MeshConfig { ring_slots, ..MeshConfig::default() };

@@ -1,13 +1,10 @@
 //! The control plane's end: a tokio thread whose only source of wake-ups is the doorbell.
-#![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
-
-mod epoll;
 
 use std::thread;
 
+use crate::epoll::{Epoll, receive};
 use dunlin_bus::{Endpoint, MeshConfig, mesh};
-use epoll::{Epoll, receive};
 
 #[test]
 fn a_tokio_thread_and_an_epoll_thread_answer_each_other() {

@@ -2,17 +2,15 @@
 //! the same of the same configuration.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-mod kit;
-
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
+use crate::kit::{Served, TIMEOUT};
 use dunlin_config::schema::{self, Kind, SchemaNode};
 use dunlin_config::{Config, Pointer};
 use dunlin_server::ValidConfig;
-use kit::{Served, TIMEOUT};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 

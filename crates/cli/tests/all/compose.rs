@@ -1,12 +1,10 @@
 //! What `packaging/cluster` sets for its nodes is what Dunlin knows, and its servers of NATS take their file.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kit::{Addresses, Served};
+use crate::kit::{Addresses, Served};
 use serde_json::Value;
 
 fn file(name: &str) -> PathBuf {

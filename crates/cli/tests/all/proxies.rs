@@ -2,8 +2,6 @@
 //! reaches the server, upgrades do, and nothing is idle for longer than the proxy waits.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -11,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use std::{env, fs, thread};
 
+use crate::kit::{Addresses, Served, TIMEOUT};
 use dunlin_config::Config;
-use kit::{Addresses, Served, TIMEOUT};
 
 const APP: [(&str, &str); 4] = [
     ("DUNLIN_CHANNEL_NAMESPACES_SHOP_PRESENCE", "false"),

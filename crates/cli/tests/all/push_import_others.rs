@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 #![allow(unreachable_pub, dead_code, reason = "shared with the sender's tests")]
 
-#[path = "../../push/tests/others/program.rs"]
+#[path = "../../../push/tests/all/others/program.rs"]
 mod program;
 
 use std::collections::HashSet;

@@ -1,8 +1,6 @@
 //! What an operator sees of a push who asks for traces.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
@@ -14,7 +12,7 @@ use serde_json::{Value, json};
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Made for these tests; it opens nothing.
-const KEY: &str = include_str!("../../server/tests/data/apns-key.p8");
+const KEY: &str = include_str!("../../../server/tests/data/apns-key.p8");
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
@@ -34,7 +32,7 @@ fn call(address: SocketAddr, request: &str, header: &str, body: &Value) -> Strin
 #[test]
 fn a_push_is_traced_under_the_trace_of_its_request() {
     let simulator = Simulator::start(Config::default()).unwrap();
-    let kit::Addresses { client, admin, .. } = kit::Addresses::new();
+    let crate::kit::Addresses { client, admin, .. } = crate::kit::Addresses::new();
     let state = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_dunlin"))
         .args(["serve", "--workers", "1", "--client", &client.to_string()])

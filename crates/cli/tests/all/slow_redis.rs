@@ -1,15 +1,13 @@
 //! A Redis that is far away: publishes do not wait for each other, and channels in memory notice nothing.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use kit::redis::Redis;
-use kit::{Addresses, Served, TIMEOUT};
+use crate::kit::redis::Redis;
+use crate::kit::{Addresses, Served, TIMEOUT};
 use serde_json::{Value, json};
 
 /// Each answer of Redis comes this late.

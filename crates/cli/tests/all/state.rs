@@ -1,11 +1,9 @@
 //! `dunlin serve --state`: what was acknowledged as durable outlives the process, however it ends.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-mod kit;
-
 use std::process::Command;
 
-use kit::Served;
+use crate::kit::Served;
 
 #[test]
 fn what_was_durable_when_the_process_was_killed_is_there_after_it() {

@@ -2,8 +2,6 @@
 //! asks notices.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-mod kit;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use std::{env, thread};
 
-use kit::{Served, TIMEOUT};
+use crate::kit::{Served, TIMEOUT};
 use serde_json::{Value, json};
 
 /// Where the backend listens, and what it is called.
@@ -60,7 +58,7 @@ struct Backend(Child);
 impl Backend {
     fn start(address: SocketAddr, name: &str) -> Backend {
         let child = Command::new(env::current_exe().unwrap())
-            .args(["a_backend", "--exact"])
+            .args(["upstreams::a_backend", "--exact"])
             .env(BACKEND, format!("{address} {name}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -1,17 +1,15 @@
 //! What a cluster's nodes make of it when a node, or what is kept where they meet, is gone.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kit::client::Client;
-use kit::cluster::{Cluster, Kind, Node, until};
+use crate::kit::client::Client;
+use crate::kit::cluster::{Cluster, Kind, Node, until};
 use serde_json::{Value, json};
 
-kit::cluster::wherever_they_meet! {
+crate::kit::cluster::wherever_they_meet! {
     a_node_that_may_serve_though_its_lease_has_ended_is_named
     revocations_that_a_store_has_lost_are_kept_again
     a_list_of_members_is_complete_or_an_error

@@ -1,15 +1,13 @@
 //! Nodes that meet in three servers of NATS: the leader of what they share is killed, and they go on.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use kit::TIMEOUT;
-use kit::cluster::{Node, until};
-use kit::nats::Nats;
+use crate::kit::TIMEOUT;
+use crate::kit::cluster::{Node, until};
+use crate::kit::nats::Nats;
 use serde_json::{Value, json};
 
 /// A client of a node in the channel `room`.

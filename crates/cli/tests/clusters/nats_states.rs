@@ -1,13 +1,11 @@
 //! What is wrong with NATS has a name in `/health`, in the log and in the metrics, with its fix, and is over when its cause is.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::path::PathBuf;
 
-use kit::cluster::until;
-use kit::nats::Nats;
-use kit::{Addresses, Served};
+use crate::kit::cluster::until;
+use crate::kit::nats::Nats;
+use crate::kit::{Addresses, Served};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde_json::{Value, json};
 

@@ -1,22 +1,20 @@
 //! Several nodes and a real Redis, or a real NATS: calls, presence and revocations hold on all of them, whatever ends in between.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use kit::client::{Client, signed, signed_by};
-use kit::cluster::{Cluster, Kind, Meeting, Node, until};
-use kit::held::Way;
-use kit::redis::Redis;
-use kit::{Served, TIMEOUT};
+use crate::kit::client::{Client, signed, signed_by};
+use crate::kit::cluster::{Cluster, Kind, Meeting, Node, until};
+use crate::kit::held::Way;
+use crate::kit::redis::Redis;
+use crate::kit::{Served, TIMEOUT};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 
-kit::cluster::wherever_they_meet! {
+crate::kit::cluster::wherever_they_meet! {
     calls_presence_and_joins_hold_on_all_nodes
     a_node_that_has_joined_is_asked_at_once_and_members_have_their_information
     connections_of_all_nodes_come_in_pages_and_those_of_a_tenant_to_its_keys_alone

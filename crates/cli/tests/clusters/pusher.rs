@@ -1,21 +1,19 @@
 //! The HTTP API of the Pusher protocol with several nodes and a real Redis, or a real NATS: it is of all of them.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
-use kit::TIMEOUT;
-use kit::client::{Client, signed};
-use kit::cluster::{Cluster, Kind, Node, until};
+use crate::kit::TIMEOUT;
+use crate::kit::client::{Client, signed};
+use crate::kit::cluster::{Cluster, Kind, Node, until};
 use serde_json::{Value, json};
 
 const SECRET: &str = "the secret of the app";
 
-kit::cluster::wherever_they_meet! {
+crate::kit::cluster::wherever_they_meet! {
     a_backend_counts_and_ends_what_is_at_the_other_node
     members_of_a_presence_channel_are_those_of_all_nodes
     members_of_a_node_that_dies_leave_and_those_of_one_that_was_cut_off_are_found_again

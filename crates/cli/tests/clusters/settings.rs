@@ -1,17 +1,15 @@
 //! Changes of settings on all nodes, with several nodes and a real Redis, or a real NATS.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
 use std::time::Instant;
 
-use kit::TIMEOUT;
-use kit::cluster::{Cluster, Kind, Node, until};
+use crate::kit::TIMEOUT;
+use crate::kit::cluster::{Cluster, Kind, Node, until};
 use serde_json::{Value, json};
 
 const LIMIT: &str = "/config/limits/connections_max";
 
-kit::cluster::wherever_they_meet! {
+crate::kit::cluster::wherever_they_meet! {
     a_change_of_all_runs_on_all_and_one_that_the_first_refuses_on_none
     a_node_that_was_away_catches_up_and_one_that_restarts_keeps_what_it_has
     of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere
@@ -265,7 +263,7 @@ fn of_changes_at_once_on_several_nodes_each_is_made_everywhere_or_nowhere(kind: 
 #[test]
 fn a_node_that_is_alone_is_all_there_are_and_without_a_secret_no_other_gets_a_change() {
     let scratch = tempfile::tempdir().unwrap();
-    let alone = kit::Served::start(&scratch.path().join("alone"), "");
+    let alone = crate::kit::Served::start(&scratch.path().join("alone"), "");
     let target = format!("{LIMIT}?scope=cluster");
     let (status, body) = alone.call("PUT", &target, "321").unwrap();
     let answer: Value = serde_json::from_str(&body).unwrap();
@@ -299,7 +297,7 @@ fn a_node_with_another_secret_makes_no_change_of_all_and_none_is_made_beside_it(
     until("it is refused at both", || differs(a, b) && differs(b, a));
     let kept = [value(a, LIMIT), value(b, LIMIT)];
     assert!(differs(a, b) && [value(a, LIMIT), value(b, LIMIT)] == kept, "nothing was changed");
-    assert_eq!(call(b, "PUT", path, &json!(kit::cluster::SECRET)).0, 200);
+    assert_eq!(call(b, "PUT", path, &json!(crate::kit::cluster::SECRET)).0, 200);
     until("it is made again", || !differs(a, b));
     change_all(&cluster, LIMIT, &json!(10_003));
     for node in &cluster.nodes {

@@ -1,13 +1,11 @@
 //! Users on several nodes and a real Redis, or a real NATS: what is called for one, and how many connections he may have.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-mod kit;
-
-use kit::client::{Client, signed};
-use kit::cluster::{Cluster, Kind, Node, until};
+use crate::kit::client::{Client, signed};
+use crate::kit::cluster::{Cluster, Kind, Node, until};
 use serde_json::{Value, json};
 
-kit::cluster::wherever_they_meet! {
+crate::kit::cluster::wherever_they_meet! {
     a_call_about_a_user_is_carried_out_where_he_is_and_bars_his_tokens_everywhere
     of_connects_at_once_on_all_nodes_no_more_stay_than_the_user_may_have
     connections_of_a_user_are_bounded_over_all_nodes_and_those_of_a_dead_node_end_with_its_lease

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::{pointer, put};
 use dunlin_config::{Change, ChangeError, ChannelOptions, Config, Map, Secrets, Snapshot, json};
-use kit::{pointer, put};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

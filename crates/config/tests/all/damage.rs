@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
-
 use std::panic::AssertUnwindSafe;
 
+use crate::kit::{Memory, begin, open, origin, pointer, put};
 use dunlin_config::store::{Recovery, Store};
 use dunlin_config::{Change, Config};
-use kit::{Memory, begin, open, origin, pointer, put};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -29,7 +27,7 @@ fn states() -> Vec<Config> {
     let (mut store, _) = Store::open(None, begin(Config::default()), 0).unwrap();
     let mut states = vec![store.head().config.clone()];
     for change in changes() {
-        kit::commit(&mut store, &change);
+        crate::kit::commit(&mut store, &change);
         states.push(store.head().config.clone());
     }
     states
@@ -73,7 +71,7 @@ fn whichever_step_is_the_last_the_settings_are_an_acknowledged_revision_or_the_o
             // And it goes on from there.
             let (mut store, recovery) = (store, open(&after).1);
             assert_eq!(recovery.revision, store.head().revision);
-            kit::commit(&mut store, &put("/server/name", json!("later")));
+            crate::kit::commit(&mut store, &put("/server/name", json!("later")));
             assert_eq!(*open(&after.after_kill()).0.head().config.server.name, *"later");
         }
     }

@@ -2,17 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
-
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::kit::{begin, commit, origin, put};
 use dunlin_config::Config;
 use dunlin_config::store::{Directory, Disk, DiskFile, Store};
-use kit::{begin, commit, origin, put};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::json;
 
@@ -216,7 +214,7 @@ fn run(role: &str, path: &Path, limit: Option<u32>) -> Vec<String> {
         }
     };
     let mut child = command
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "directory::child", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(PATH, path)
         .stdout(Stdio::piped())

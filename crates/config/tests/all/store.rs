@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use crate::kit::{Memory, begin, commit, open, open_with, origin, pointer, put};
 use dunlin_config::store::{AppendError, InitialConfig, RecoverySource, RevisionKind, Store};
 use dunlin_config::{Change, ChangeError, Config, ConfigError, ConfigErrors, Secret};
-use kit::{Memory, begin, commit, open, open_with, origin, pointer, put};
 use serde_json::json;
 
 fn ping(ms: u64) -> Change {

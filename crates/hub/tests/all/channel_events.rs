@@ -1,15 +1,13 @@
 //! Stories of channel events.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::{World, plain, with_history};
 use dunlin_hub::{
     ChannelEvent, ChannelEventFilter, ChannelRef, Epoch, NewSession, SubscribeUser,
     UnsubscribeCause, UnsubscribeUser,
 };
 use dunlin_hub::{SubscribeOptions, code};
-use kit::{World, plain, with_history};
 
 const EVERYTHING: ChannelEventFilter =
     ChannelEventFilter { subscriptions: true, publications: true, occupancy: false };

@@ -1,14 +1,12 @@
 //! Stories of subscribers and publishers.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::{World, offsets, plain, publish, with_history};
 use dunlin_hub::{
     ChannelOptions, ChannelRef, EncodingId, Epoch, Error, Event, HistoryFilter, HubConfig,
     NewPublication, NewSession, Owner, SessionId, StreamPosition, SubscribeOptions,
 };
-use kit::{World, offsets, plain, publish, with_history};
 
 #[test]
 fn a_message_reaches_subscribers_of_every_worker_once() {

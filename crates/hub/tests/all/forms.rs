@@ -1,15 +1,13 @@
 //! Publications in other forms: differences from the one before, and what a filter admits.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::{World, publish, with_history};
 use dunlin_hub::{
     ChannelOptions, ChannelRef, Error, Event, HubConfig, NewPublication, NewSession,
     OverflowPolicy, PayloadFormat, SessionId, StreamPosition, SubscribeOptions, TagCondition,
     TagFilter,
 };
-use kit::{World, publish, with_history};
 
 fn delta() -> SubscribeOptions {
     SubscribeOptions { delta: true, ..SubscribeOptions::default() }

@@ -1,14 +1,12 @@
 //! Stories of channels whose users are counted, and of publications that leave a session out.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::{Lines, World, plain, publish};
 use dunlin_hub::{
     ChannelEvent, ChannelEventFilter, ChannelOptions, ChannelRef, Encode, EncodingId, Error, Event,
     NewPublication, NewSession, Outgoing, SessionId, SubscribeOptions, Subscribed,
 };
-use kit::{Lines, World, plain, publish};
 
 fn counted(users_max: u32) -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions {

@@ -1,15 +1,13 @@
 //! Stories of slow readers, bursts and bounds.
 
-mod kit;
-
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use crate::kit::{World, plain, publish, with_history};
 use dunlin_hub::{
     ChannelOptions, ChannelRef, EncodingId, Event, HubConfig, NewSession, Outgoing, OverflowPolicy,
     PayloadFormat, SessionId, SubscribeOptions,
 };
-use kit::{World, plain, publish, with_history};
 
 fn policy(overflow: OverflowPolicy) -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions { overflow, ..ChannelOptions::default() })
@@ -339,7 +337,7 @@ fn a_long_poll_is_woken_once_for_a_burst() {
     let subscribe = SubscribeOptions { recover: Some(cursor), ..SubscribeOptions::default() };
     let subscribed = world.subscribe(next, "c", &options, subscribe);
     assert!(subscribed.recovered);
-    assert_eq!(kit::offsets(&subscribed.publications), [4]);
+    assert_eq!(crate::kit::offsets(&subscribed.publications), [4]);
 }
 
 #[test]

@@ -1,14 +1,12 @@
 //! Stories of broadcasts that take several turns.
 
-mod kit;
-
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
+use crate::kit::{World, plain, publish, with_history};
 use dunlin_hub::{
     ChannelOptions, ChannelRef, HubConfig, OverflowPolicy, Pacing, SessionId, SubscribeOptions,
 };
-use kit::{World, plain, publish, with_history};
 
 const QUANTUM: usize = 10;
 

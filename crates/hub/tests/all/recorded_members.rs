@@ -1,11 +1,9 @@
 //! Stories of members, as they are recorded for whoever lists them beyond this process.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::World;
 use dunlin_hub::{ChannelOptions, ClientInfo, MemberEvent, SessionId, SubscribeOptions};
-use kit::World;
 
 fn options() -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions { presence: true, join_leave: true, ..ChannelOptions::default() })

@@ -1,14 +1,12 @@
 //! Stories of channels whose members are on several nodes, and of subscribers here who see all of them.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::World;
 use dunlin_hub::{
     ChannelOptions, ChannelRef, ClientInfo, Encode, EncodingId, Error, Event, MemberListError,
     MemberListRequest, Outgoing, SessionId, SubscribeOptions, Subscribed,
 };
-use kit::World;
 
 const ROOM: &str = "room";
 

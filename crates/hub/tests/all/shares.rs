@@ -1,14 +1,12 @@
 //! Stories of those who take more than their share, and of those who keep theirs.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::{World, publish};
 use dunlin_hub::{
     ChannelOptions, ChannelRef, Error, Event, HistoryFilter, HubConfig, NewPublication, NewSession,
     Owner, SessionId, StreamPosition, SubscribeOptions,
 };
-use kit::{World, publish};
 use proptest::prelude::*;
 
 fn namespace(name: &str) -> ChannelOptions {

@@ -1,15 +1,13 @@
 //! Stories of presence, join and leave, and of users with sessions on several workers.
 
-mod kit;
-
 use std::sync::Arc;
 
+use crate::kit::{World, plain, with_history};
 use dunlin_hub::{
     ChannelOptions, ChannelRef, ChannelSummary, CheckedSubscription, DisconnectUser, Error, Event,
     Info, NewSession, PayloadFormat, PresenceStats, SendToUser, SessionId, SubscribeOptions,
     SubscribeUser, SubscriberRights, UnsubscribeUser, Withdrawal,
 };
-use kit::{World, plain, with_history};
 
 fn with_presence() -> Arc<ChannelOptions> {
     Arc::new(ChannelOptions { presence: true, join_leave: true, ..ChannelOptions::default() })
@@ -338,7 +336,12 @@ fn a_home_that_dies_is_marked_to_its_subscribers() {
     world.read(ann);
     let now = world.now;
     // Under way when the worker dies.
-    world.hub(0).handle_publish(now, 3, ChannelRef::new(&channel, &options), kit::publish("lost"));
+    world.hub(0).handle_publish(
+        now,
+        3,
+        ChannelRef::new(&channel, &options),
+        crate::kit::publish("lost"),
+    );
     world.restart(1);
     world.settle();
     assert_eq!(world.read(ann), format!("unsub {channel} 2500\n"));

@@ -1,13 +1,11 @@
 //! Stories of commands about all users, and of those that labels narrow.
 
-mod kit;
-
+use crate::kit::{World, plain};
 use dunlin_hub::{
     ChannelRef, DisconnectUser, Error, Event, HubConfig, NewSession, NumberOrder, RefreshUser,
     SessionFilter, SessionId, SubscribeOptions, SubscribeUser, TagCondition, TagFilter, Tags,
     UnsubscribeUser, tenant,
 };
-use kit::{World, plain};
 
 fn labels(list: &[(&str, &str)]) -> Tags {
     list.iter().map(|&(name, value)| (name.into(), value.into())).collect()

@@ -2,15 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-#[path = "support/redis_server.rs"]
-mod redis_server;
-mod support;
-
 use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use support::Peer;
+use crate::support::Peer;
 
 struct Example {
     child: Child,
@@ -159,7 +155,7 @@ fn complaint(name: &str, argument: &str) -> String {
 fn redis_waits_for_a_server_that_comes_later() {
     let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut redis = Example::run("redis", &[&addr.to_string()]);
-    let _server = redis_server::RedisServer::start_at(addr).expect("the port is still free");
+    let _server = crate::redis_server::RedisServer::start_at(addr).expect("the port is still free");
     let lines: Vec<String> = (0..3).map(|_| redis.says()).collect();
     assert!(lines.contains(&"message".to_owned()), "{lines:?}");
     redis.ends();
@@ -167,7 +163,7 @@ fn redis_waits_for_a_server_that_comes_later() {
 
 #[test]
 fn redis() {
-    let server = redis_server::RedisServer::start();
+    let server = crate::redis_server::RedisServer::start();
     let mut redis = Example::run("redis", &[&server.addr.to_string()]);
     let mut lines: Vec<String> = (0..3).map(|_| redis.says()).collect();
     // The message may come before the reply to its publisher, or behind it.

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::support::{Peer, Running, TIMEOUT, run};
 use dunlin_net::http::{self, Framing, Request, RequestId, Response};
 use dunlin_net::{
     CloseReason, ConnId, Context, Handler, Http, HttpHandler, ListenConfig, TimerId, WriteError,
 };
-use support::{Peer, Running, TIMEOUT, run};
 
 /// A server whose paths are its behaviours.
 struct Site {

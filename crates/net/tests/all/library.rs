@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -11,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::{Peer, TIMEOUT};
 use dunlin_net::http::{Request, RequestId, Response};
 use dunlin_net::websocket::{Message, NewHandshake, Opcode, WebSocketConfig};
 use dunlin_net::{
@@ -19,7 +18,6 @@ use dunlin_net::{
     Tcp, TimerId, Tls, UpgradeError, WebSocket, WebSocketHandler, WriteError, start,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
-use support::{Peer, TIMEOUT};
 
 /// Writes down what happens at both ends of one loop.
 #[derive(Default)]

@@ -2,19 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-#[path = "support/redis_server.rs"]
-mod redis_server;
-
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use crate::redis_server::RedisServer;
 use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, LostCommand, Received};
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ServerAddr, Tcp,
     TimerId, Tls,
 };
-use redis_server::RedisServer;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -2,19 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::support::{Peer, TIMEOUT, run, run_with};
 use dunlin_net::{
     Admit, CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig,
     ListenerId, LoopConfig, Tcp, WriteError,
 };
-use support::{Peer, TIMEOUT, run, run_with};
 
 /// Sends back what it gets and reports its events.
 struct Echo {

@@ -2,20 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::io::Read;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
+use crate::support::{Peer, TIMEOUT, run};
 use dunlin_net::{
     ConnId, Context, Descriptors, EventLoop, Exit, Handler, Interest, ListenConfig, LoopConfig,
     LoopGone, Ready, Remote, Sleep, Tcp, TimerId, WorkerConfig, open_listener, remote_pair,
     spawn_workers,
 };
-use support::{Peer, TIMEOUT, run};
 
 /// Counts, and says who it is to whoever connects.
 #[derive(Default)]

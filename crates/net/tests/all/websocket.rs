@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::num::NonZeroU64;
 
+use crate::support::{Running, TIMEOUT, run};
 use dunlin_net::http::{Request, RequestId, Response};
 use dunlin_net::websocket::{
     ClientHandshakeError, DeflateConfig, HandshakeError, Message, NewHandshake, Opcode,
@@ -15,7 +14,6 @@ use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, Http, HttpHandler,
     ListenConfig, LoopConfig, UpgradeError, WebSocket, WebSocketHandler, WriteError,
 };
-use support::{Running, TIMEOUT, run};
 
 /// Serves an echo, asks it, and writes down what happens at both ends.
 #[derive(Default)]

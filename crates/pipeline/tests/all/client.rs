@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Conversation, End, ask, serve, serve_many};
 use dunlin_pipeline::{
     BodyMode, Client, ClientConfig, Depth, Effect, ErrorKind, HostConfig, HostError, Request,
     SendError, ThreadedClient, WindowConfig,
 };
-use support::{Conversation, End, ask, serve, serve_many};
 
 fn url(addr: SocketAddr) -> String {
     format!("http://{addr}")
@@ -550,7 +548,7 @@ fn a_threaded_client_asks_for_other_threads_and_reports_once() {
         }
     });
     let mut ends: Vec<String> =
-        (0..400).map(|_| ended.recv_timeout(support::TIMEOUT).unwrap()).collect();
+        (0..400).map(|_| ended.recv_timeout(crate::support::TIMEOUT).unwrap()).collect();
     ends.sort();
     ends.dedup();
     assert_eq!((ends.len(), client.outstanding()), (400, 0));
@@ -558,12 +556,12 @@ fn a_threaded_client_asks_for_other_threads_and_reports_once() {
 
 #[test]
 fn a_host_of_another_client_is_refused() {
-    let mut other = Client::new(ClientConfig::default(), support::Nobody);
+    let mut other = Client::new(ClientConfig::default(), crate::support::Nobody);
     other.requests().host("http://127.0.0.1:1", one(1)).unwrap();
     let foreign = other.requests().host("http://127.0.0.1:2", one(1)).unwrap();
     let request = other.requests().prepare(foreign, &Request::get("/"));
 
-    let mut client = Client::new(ClientConfig::default(), support::Nobody);
+    let mut client = Client::new(ClientConfig::default(), crate::support::Nobody);
     let mut requests = client.requests();
     requests.host("http://127.0.0.1:1", one(1)).unwrap();
     assert_eq!(requests.send(foreign, &request, 0), Err(SendError::UnknownHost));
@@ -573,7 +571,7 @@ fn a_host_of_another_client_is_refused() {
     let threaded = ThreadedClient::start(ClientConfig::default(), 3).unwrap();
     let (done, ended) = std::sync::mpsc::channel();
     threaded.send(foreign, request, move |end| done.send(end).unwrap()).unwrap();
-    let error = ended.recv_timeout(support::TIMEOUT).unwrap().unwrap_err();
+    let error = ended.recv_timeout(crate::support::TIMEOUT).unwrap().unwrap_err();
     assert!(matches!(error.kind, ErrorKind::UnknownHost), "{error}");
 }
 
@@ -657,7 +655,7 @@ fn a_call_is_a_future_with_headers_and_timings() {
 
 #[test]
 fn the_example_is_short_and_does_what_it_says() {
-    let source = include_str!("../examples/pipelined.rs");
+    let source = include_str!("../../examples/pipelined.rs");
     assert!(source.lines().count() <= 40);
     let addr = serve_many(|number, mut conversation| {
         // The first two connections close without notice after 130 answers.

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{TIMEOUT, serve};
 use dunlin_net::{Context, EventLoop, LoopConfig};
 use dunlin_pipeline::{
     Caller, Client, ClientConfig, Depth, HostConfig, Outcome, Request, RequestId, Requests,
     SendError,
 };
-use support::{TIMEOUT, serve};
 
 #[derive(Default)]
 struct Ends(Vec<u64>);

@@ -2,19 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-#[path = "../examples/gateway.rs"]
+#[path = "../../examples/gateway.rs"]
 #[allow(dead_code, reason = "its main is not run")]
 #[allow(unreachable_pub, reason = "a module of tests has no outside")]
 mod example;
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use crate::support::{TIMEOUT, serve_many};
 use dunlin_net::{EventLoop, ListenConfig, LoopConfig};
 use dunlin_pipeline::{Client, ClientConfig, HostConfig};
-use support::{TIMEOUT, serve_many};
 
 /// Starts a gateway to a backend, in a thread that ends with the test.
 fn gateway(backend: SocketAddr) -> SocketAddr {

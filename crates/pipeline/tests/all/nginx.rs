@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails to unwrap fails the test")]
 
-mod support;
-
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{End, TIMEOUT, ask};
 use dunlin_net::Tls;
 use dunlin_pipeline::{Depth, HostConfig, Request};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use support::{End, TIMEOUT, ask};
 
 /// An nginx of one test. It answers with the requested id and logs it with the number of the connection.
 struct Nginx {

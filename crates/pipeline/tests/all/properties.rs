@@ -1,12 +1,8 @@
 //! Properties of every sequence of answers, however it is cut: each answer is complete and goes to its request.
 
-#![allow(unreachable_pub, dead_code, reason = "shared with the fuzz targets")]
-
-mod fuzz_targets;
-
+use crate::fuzz_targets::{GatheredResponse, converse};
 use dunlin_pipeline::{ConnectionLimits, Kind, Progress, ReplayDecision};
 use dunlin_wire::http1::{ResponseWriter, Version, encode_chunk, encode_last_chunk};
-use fuzz_targets::{GatheredResponse, converse};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -112,7 +108,7 @@ proptest! {
     ) {
         let mut data = vec![settings, kinds];
         words.iter().for_each(|&word| data.extend_from_slice(WORDS[word].as_bytes()));
-        fuzz_targets::answers(&data);
+        crate::fuzz_targets::answers(&data);
     }
 
     #[test]

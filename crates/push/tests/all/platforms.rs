@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 
 /// What a test waits for at most before it fails. No test passes by waiting.
 const TIMEOUT: Duration = Duration::from_secs(20);
-const ACCOUNT: &str = include_str!("data/service-account.json");
+const ACCOUNT: &str = include_str!("../data/service-account.json");
 
 /// A request as a service sees it, and its answer.
 struct Seen {

@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "the example has a main")]
-#[path = "../examples/rooms.rs"]
+#[path = "../../examples/rooms.rs"]
 mod rooms;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "the example has a main")]
-#[path = "../examples/lines.rs"]
+#[path = "../../examples/lines.rs"]
 mod lines;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

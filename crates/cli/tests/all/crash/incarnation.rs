@@ -10,8 +10,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::listener::Listener;
 use crate::kit::{Addresses, Served, TIMEOUT};
-use crate::listener::Listener;
 
 /// Clients that are connected while the changes are made.
 const LISTENERS: usize = 4;

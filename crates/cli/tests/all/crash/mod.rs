@@ -6,8 +6,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod incarnation;
-#[path = "../kit/mod.rs"]
-mod kit;
 mod listener;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +13,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
+use crate::kit::{Addresses, Served};
 use incarnation::{Found, Incarnation, Story};
-use kit::{Addresses, Served};
 
 /// Every step there is, but for those of the disk that depend on how much was reserved before.
 const STEPS: &[&str] = &[

@@ -11,7 +11,7 @@ fn a_credential_that_cannot_be_used_is_refused_with_its_pointer_and_the_one_befo
     let served = Served::start(None);
     assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
     let account: Value =
-        serde_json::from_str(include_str!("../../../push/tests/data/service-account.json"))
+        serde_json::from_str(include_str!("../../../../push/tests/data/service-account.json"))
             .unwrap();
     let rsa = account["private_key"].as_str().unwrap();
     let (status, refused) = served.put("push/apns/shop", &credential(&simulator, rsa));

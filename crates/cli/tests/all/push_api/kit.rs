@@ -9,15 +9,15 @@ use std::time::Duration;
 use dunlin_simulate::apns::{Behaviour, Config, Simulator};
 use serde_json::{Value, json};
 
-use super::process::Addresses;
+use crate::kit::Addresses;
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// What opens the admin port.
 const TOKEN: &str = "the token of these tests";
 /// Keys made for these tests; they open nothing.
-pub(crate) const KEY: &str = include_str!("../../../server/tests/data/apns-key.p8");
-pub(crate) const OTHER_KEY: &str = include_str!("../../../server/tests/data/apns-key-2.p8");
+pub(crate) const KEY: &str = include_str!("../../../../server/tests/data/apns-key.p8");
+pub(crate) const OTHER_KEY: &str = include_str!("../../../../server/tests/data/apns-key-2.p8");
 
 /// A server of this very build.
 pub(crate) struct Served {

@@ -8,7 +8,5 @@ mod credentials;
 mod devices;
 mod durable;
 mod kit;
-#[path = "../kit/mod.rs"]
-mod process;
 mod pushes;
 mod routes;

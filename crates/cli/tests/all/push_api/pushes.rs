@@ -9,8 +9,8 @@ use dunlin_simulate::apns::Behaviour;
 use serde_json::{Value, json};
 
 use super::kit::{KEY, Served, credential, simulator, to, token};
-use super::process::TIMEOUT;
-use super::process::redis::Redis;
+use crate::kit::TIMEOUT;
+use crate::kit::redis::Redis;
 
 #[test]
 fn a_backend_pushes_to_devices_and_is_reported_of_each_what_became_of_it() {

@@ -4,7 +4,7 @@ use dunlin_simulate::apns::Behaviour;
 use serde_json::{Value, json};
 
 use super::kit::{KEY, Served, credential, simulator, to, token};
-use super::process::Addresses;
+use crate::kit::Addresses;
 
 /// Has a push wait in vain, and finds the reason that it reports; with more time, where the machine needs more to find it out.
 fn not_sent(served: &Served, sentence: &str) -> String {

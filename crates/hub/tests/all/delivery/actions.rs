@@ -13,7 +13,7 @@ use dunlin_hub::{
     HistoryFilter, HubConfig, Owner, Pacing, SessionId, SubscriberCount, UnsubscribeUser,
 };
 
-use crate::simulation::{CLIENTS, FaultProfile, LIVE, Rng, Simulation, WORKERS};
+use super::simulation::{CLIENTS, FaultProfile, LIVE, Rng, Simulation, WORKERS};
 
 /// A target by the name of its corpus.
 pub type Target = fn(&[u8]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dunlin_hub::{Epoch, SessionId, StreamPosition};
 
-use crate::simulation::{LIVE, Simulation};
+use super::simulation::{LIVE, Simulation};
 
 #[derive(Default)]
 pub struct Client {

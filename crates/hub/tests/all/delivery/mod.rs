@@ -9,13 +9,10 @@
 
 mod actions;
 mod client;
-#[path = "../kit/mod.rs"]
-mod kit;
 mod oracle;
-#[path = "../../../../fuzz/replay.rs"]
-mod replay;
 mod simulation;
 
+use crate::replay;
 use proptest::prelude::*;
 use simulation::{FaultProfile, Simulation};
 

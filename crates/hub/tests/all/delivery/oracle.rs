@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use dunlin_hub::{ChannelRef, Event, HistoryFilter, Owner, SessionId, StreamPosition};
 
-use crate::client::State;
-use crate::simulation::{CLIENTS, LIVE, Simulation, WORKERS};
+use super::client::State;
+use super::simulation::{CLIENTS, LIVE, Simulation, WORKERS};
 
 impl Simulation {
     /// Delivers what is on its way, to the workers and to the clients.

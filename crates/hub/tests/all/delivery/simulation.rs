@@ -10,8 +10,8 @@ use dunlin_hub::{
     OverflowPolicy, SubscribeOptions,
 };
 
-use crate::actions::RecordedEvents;
-use crate::client::{Client, State};
+use super::actions::RecordedEvents;
+use super::client::{Client, State};
 use crate::kit::{World, publish};
 
 pub const WORKERS: u8 = 3;

@@ -1,18 +1,16 @@
 //! Stories of nodes that share an engine.
 
-#[path = "../kit/mod.rs"]
-mod kit;
 mod model;
 mod simulation;
 
 use std::sync::Arc;
 
+use crate::kit::{offsets, plain, publish, with_history};
 use dunlin_hub::engine::{EngineConfig, EngineEvent};
 use dunlin_hub::{
     ChannelEvent, ChannelEventFilter, ChannelOptions, ChannelRef, Epoch, Error, HistoryFilter,
     NewPublication, Owner, PublicationParts, RecoveryMode, StreamPosition, SubscribeOptions, code,
 };
-use kit::{offsets, plain, publish, with_history};
 use model::{CONFIG, Fleet};
 
 fn recover(position: StreamPosition) -> SubscribeOptions {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use dunlin_hub::{SessionId, StreamPosition, SubscribeOptions};
 use proptest::prelude::*;
 
+use super::model::{CONFIG, Fleet};
 use crate::kit::{publish, with_history};
-use crate::model::{CONFIG, Fleet};
 
 const CHANNELS: [&str; 2] = ["a", "b"];
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use dunlin_push::apns::{Apns, ProviderToken};
 use dunlin_push::{Connect, Connecting, Connections, Io, Stage};
 
-use super::harness::delay;
 use super::{Other, config};
+use crate::stories::harness::delay;
 
 /// The `h2` crate's, over a pipe in memory.
 #[derive(Clone)]

@@ -9,9 +9,6 @@
 )]
 
 mod h2;
-#[allow(dead_code, reason = "only its path")]
-#[path = "../stories/harness.rs"]
-mod harness;
 #[allow(dead_code, reason = "shared with the tests of `push import`")]
 mod program;
 
@@ -24,8 +21,8 @@ use rustls::pki_types::pem::PemObject;
 use tokio::net::{TcpListener, TcpStream};
 
 use self::h2::H2;
-use self::harness::{delay, send_all};
 use self::program::Program;
+use crate::stories::harness::{delay, send_all};
 
 const PUSHES: usize = 2_000;
 const NEAR: Duration = Duration::ZERO;

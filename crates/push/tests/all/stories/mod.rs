@@ -9,7 +9,7 @@
 
 mod credentials;
 mod endings;
-mod harness;
+pub(crate) mod harness;
 mod storm;
 mod trace;
 mod windows;
