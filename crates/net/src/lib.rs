@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 pub mod http;
+#[cfg(feature = "redis")]
 pub mod redis;
 pub mod websocket;
 
@@ -12,6 +13,7 @@ mod timeout;
 pub use ipnet::IpNet;
 pub use protocols::{Http, HttpHandler, Tcp, UpgradeError, WebSocket, WebSocketHandler};
 /// The `rustls` version that [`Tls::from_config`] and [`ServerTls::from_config`] accept.
+#[cfg(feature = "tls")]
 pub use rustls;
 pub use timeout::TimeoutMs;
 

@@ -4,19 +4,25 @@
 pub mod apns;
 mod connect;
 mod dial;
+#[cfg(feature = "fcm")]
 pub mod fcm;
+#[cfg(feature = "store")]
 pub mod journal;
 mod key_text;
 mod names;
+#[cfg(feature = "notification")]
 pub mod notification;
 mod origin;
 mod outcome;
+#[cfg(feature = "store")]
 pub mod registry;
 mod request;
 mod sender;
 mod service;
+#[cfg(feature = "store")]
 mod store;
 mod tunnel;
+#[cfg(feature = "web-push")]
 pub mod web_push;
 
 pub use key_text::base64 as decode_base64;
