@@ -2,7 +2,12 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod nats;
+mod process;
 mod program;
+mod redis;
 
 pub use addresses::Addresses;
+pub use nats::Nats;
 pub use program::server_beside;
+pub use redis::{Redis, free_port};

@@ -3,25 +3,15 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::kit::redis::Redis;
-use crate::kit::{Addresses, Served, TIMEOUT};
+use crate::kit::redis;
+use crate::kit::{Served, TIMEOUT};
 use serde_json::{Value, json};
 
 /// Each answer of Redis comes this late.
-const LATE: &str = "200ms";
+const LATE: Duration = Duration::from_millis(200);
 const PUBLISHES: usize = 100;
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn post(node: SocketAddr, body: &Value) -> TcpStream {
     let mut stream = TcpStream::connect(node).unwrap();
@@ -45,15 +35,8 @@ fn answer(mut stream: TcpStream) -> Value {
 
 #[test]
 fn a_redis_that_answers_late_holds_up_no_publish_behind_another_and_no_other_namespace() {
-    let redis = Redis::start();
-    let far = SocketAddr::new(Addresses::new().client.ip(), 6379);
-    let _proxy = Killed(
-        Command::new(env!("CARGO_BIN_EXE_dunlin"))
-            .args(["bench", "delay", "--listen", &far.to_string(), "--to", &redis.at.to_string()])
-            .args(["--rtt", LATE])
-            .spawn()
-            .unwrap(),
-    );
+    let redis = redis::start();
+    let far = dunlin_load::delay::delay_line(redis.addr, LATE).unwrap();
     let state = tempfile::tempdir().unwrap();
     let node = Served::start(state.path(), "");
     let settings = json!({

@@ -68,13 +68,13 @@ fn stream(server: &Nats) -> Value {
 /// Which server leads it.
 fn leader(servers: &[Nats; 3], asked: usize) -> Option<usize> {
     let leader = stream(&servers[asked])["leader"].take();
-    servers.iter().position(|of| leader == of.at.ip().to_string())
+    servers.iter().position(|of| leader == of.addr.ip().to_string())
 }
 
 #[test]
 fn nodes_go_on_when_the_leader_of_three_servers_is_killed() {
     let mut servers = Nats::cluster();
-    let addresses: Vec<String> = servers.iter().map(|of| of.at.to_string()).collect();
+    let addresses: Vec<String> = servers.iter().map(|of| of.addr.to_string()).collect();
     let engine = json!({ "type": "nats", "addresses": addresses, "stream_replicas": 3 });
     let scratch = tempfile::tempdir().unwrap();
     let nodes: Vec<Node> = (0..3)

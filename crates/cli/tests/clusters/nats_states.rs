@@ -31,7 +31,7 @@ impl Node {
         let served = Served::begin(&state, Addresses::new(), &redirected, &[]).expect("it starts");
         let node = Node { served, log, _scratch: scratch };
         node.patch(&json!({
-            "engines": { "main": { "type": "nats", "addresses": [nats.at.to_string()] } },
+            "engines": { "main": { "type": "nats", "addresses": [nats.addr.to_string()] } },
             "channel": { "namespaces": { "kept": {
                 "engine": "main", "history_size": 100, "history_ttl_ms": 600_000
             } } },
@@ -141,7 +141,7 @@ fn a_jetstream_without_a_leader() {
     let mut nats = Nats::start();
     let node = Node::start(&nats, &json!({}));
     node.until_well();
-    let ip = nats.at.ip();
+    let ip = nats.addr.ip();
     let routes = format!("\"nats-route://{ip}:6223\", \"nats-route://{ip}:6224\"");
     let cluster = format!("cluster {{ name: c, listen: \"{ip}:6222\", routes: [{routes}] }}");
     nats.restart_as(&format!("server_name: a\n{}\n{cluster}", jetstream(&nats, "")));
@@ -186,10 +186,10 @@ fn a_certificate_of_somebody_else() {
     let (right, wrong) = (authority(), authority());
     let mut nats = Nats::start();
     let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec![nats.at.ip().to_string()]).unwrap();
+    let params = CertificateParams::new(vec![nats.addr.ip().to_string()]).unwrap();
     let chain = params.signed_by(&key, &right).unwrap().pem();
     let file = |name: &str, text: &str| {
-        let path = PathBuf::from(nats.store_dir()).join(name);
+        let path = nats.store_dir().join(name);
         std::fs::write(&path, text).unwrap();
         path
     };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::kit::client::{Client, signed, signed_by};
 use crate::kit::cluster::{Cluster, Kind, Meeting, Node, until};
 use crate::kit::held::Way;
-use crate::kit::redis::Redis;
+use crate::kit::redis;
 use crate::kit::{Served, TIMEOUT};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
@@ -584,9 +584,10 @@ fn a_redis_that_verifies_clients_is_shown_a_certificate() {
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
     };
-    let redis = Redis::start_verifying(&authority.pem(), |name| issue(name));
+    let redis = redis::start_verifying(&authority.pem(), |name| issue(name));
     let scratch = tempfile::tempdir().unwrap();
-    let engine = json!({ "addresses": [redis.at.to_string()], "tls": true, "ca": authority.pem() });
+    let engine =
+        json!({ "addresses": [redis.addr.to_string()], "tls": true, "ca": authority.pem() });
     let node = Node::start(scratch.path().join("node"), engine);
     let kept = json!({ "engine": "main", "history_size": 10, "history_ttl_ms": 60_000 });
     let change = |patch: &Value| {

@@ -62,12 +62,7 @@ impl Session {
 }
 
 impl<D: Default> Context<D> {
-    pub(crate) fn secure<H: Handler<Data = D>>(
-        &mut self,
-        _: &mut H,
-        _: ConnId,
-        session: Session,
-    ) {
+    pub(crate) fn secure<H: Handler<Data = D>>(&mut self, _: &mut H, _: ConnId, session: Session) {
         match session {}
     }
 

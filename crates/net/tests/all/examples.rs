@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use dunlin_testkit::Redis;
+
 use crate::support::Peer;
 
 struct Example {
@@ -155,7 +157,7 @@ fn complaint(name: &str, argument: &str) -> String {
 fn redis_waits_for_a_server_that_comes_later() {
     let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut redis = Example::run("redis", &[&addr.to_string()]);
-    let _server = crate::redis_server::RedisServer::start_at(addr).expect("the port is still free");
+    let _server = Redis::start_at(addr, &[]).expect("the port is still free");
     let lines: Vec<String> = (0..3).map(|_| redis.says()).collect();
     assert!(lines.contains(&"message".to_owned()), "{lines:?}");
     redis.ends();
@@ -163,7 +165,7 @@ fn redis_waits_for_a_server_that_comes_later() {
 
 #[test]
 fn redis() {
-    let server = crate::redis_server::RedisServer::start();
+    let server = Redis::start(&[]);
     let mut redis = Example::run("redis", &[&server.addr.to_string()]);
     let mut lines: Vec<String> = (0..3).map(|_| redis.says()).collect();
     // The message may come before the reply to its publisher, or behind it.

@@ -7,8 +7,6 @@ mod fuzz_targets;
 mod http;
 mod library;
 mod redis;
-#[path = "../support/redis_server.rs"]
-mod redis_server;
 #[path = "../../../../fuzz/replay.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each crate uses its part")]
 mod replay;

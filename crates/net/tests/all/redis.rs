@@ -6,12 +6,12 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use crate::redis_server::RedisServer;
 use dunlin_net::redis::{Client, ClientConfig, CommandError, Error, LostCommand, Received};
 use dunlin_net::{
     CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, ServerAddr, Tcp,
     TimerId, Tls,
 };
+use dunlin_testkit::Redis;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -101,7 +101,7 @@ impl Stage {
 
 #[test]
 fn replies_come_in_the_order_of_the_commands() {
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let mut stage = stage(ClientConfig::new(server.addr));
     for token in 1..=10_000 {
         stage.command(token, &["INCR", "counter"]).unwrap();
@@ -124,7 +124,7 @@ fn replies_come_in_the_order_of_the_commands() {
 
 #[test]
 fn no_more_commands_are_out_than_allowed() {
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let mut stage = stage(ClientConfig { outstanding_max: 10, ..ClientConfig::new(server.addr) });
     stage.until(|notes| notes.client.is_ready());
     for token in 1..=1000 {
@@ -140,7 +140,7 @@ fn no_more_commands_are_out_than_allowed() {
 
 #[test]
 fn messages_come_beside_replies() {
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let mut stage = stage(ClientConfig::new(server.addr));
     stage.until(|notes| notes.client.is_ready());
     let Stage { event_loop, notes } = &mut stage;
@@ -163,7 +163,7 @@ fn messages_come_beside_replies() {
 
 #[test]
 fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let addr = server.addr;
     let mut stage = stage(ClientConfig { queue_bytes_max: 1000, ..ClientConfig::new(addr) });
     stage.until(|notes| notes.client.is_ready());
@@ -185,7 +185,7 @@ fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
         taken += 1;
         assert!(taken < 100, "the queue is bounded");
     }
-    let _server = RedisServer::start_at(addr).expect("the port is still free");
+    let _server = Redis::start_at(addr, &[]).expect("the port is still free");
     stage.until(|notes| notes.replies.len() as u64 == 1 + taken);
     stage.until(|notes| notes.messages.len() as u64 == taken);
     assert_eq!(stage.notes.replies[1], (100, "Integer(1)".to_owned()));
@@ -195,7 +195,7 @@ fn a_server_that_comes_back_finds_its_subscribers_and_what_waited() {
 #[test]
 fn however_many_subscriptions_there_are_a_new_connection_tells_them_all() {
     const CHANNELS: usize = 100_000;
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let mut config = ClientConfig::new(server.addr);
     config.connect.limits.output_bytes_max = 1000;
     let mut stage = stage(config);
@@ -227,7 +227,7 @@ fn a_password_is_not_among_what_is_logged() {
 
 #[test]
 fn a_wrong_password_is_reported() {
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let auth = Some(("nobody".to_owned(), "wrong".to_owned()));
     let mut stage = stage(ClientConfig { auth, ..ClientConfig::new(server.addr) });
     stage.until(|notes| notes.client.last_error().is_some());
@@ -253,7 +253,7 @@ fn a_server_that_speaks_something_else_is_an_error_and_is_tried_again() {
 
 #[test]
 fn a_connection_has_its_user_database_and_name() {
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let mut admin = stage(ClientConfig::new(server.addr));
     admin.command(1, &["ACL", "SETUSER", "ada", "on", ">secret", "~*", "&*", "+@all"]).unwrap();
     admin.until(|notes| notes.replies.len() == 1);
@@ -280,7 +280,12 @@ fn a_server_is_reached_through_tls() {
         ["cert.pem", "key.pem"].map(|name| directory.join(name).to_string_lossy().into_owned());
     std::fs::write(&certificate, own.cert.pem()).unwrap();
     std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
-    let server = RedisServer::start_tls(&certificate, &key);
+    let server = Redis::start_with(|port| {
+        let tls = ["--port", "0", "--tls-port", port, "--tls-auth-clients", "no"];
+        let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key];
+        let authority = ["--tls-ca-cert-file", &certificate];
+        [&tls[..], &files, &authority].concat().into_iter().map(str::to_owned).collect()
+    });
     let tls = Tls::with_roots(own.cert.pem().as_bytes()).unwrap();
     for (name, is_reached) in [("redis.example", true), ("other.example", false)] {
         let mut config = ClientConfig::new(server.addr);
@@ -301,7 +306,7 @@ fn a_server_is_reached_through_tls() {
 /// What had not left is not sent behind the subscriptions of the next connection if its owner does not want that.
 #[test]
 fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
-    let server = RedisServer::start();
+    let server = Redis::start(&[]);
     let mut config = ClientConfig { outstanding_max: 1, ..ClientConfig::new(server.addr) };
     config.requeue = false;
     let mut stage = stage(config);
@@ -318,7 +323,7 @@ fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
     assert_eq!(stage.notes.replies[0], (3, "Integer(0)".to_owned()));
 
     // And it moves to another server.
-    let other = RedisServer::start();
+    let other = Redis::start(&[]);
     let place = ServerAddr::Network { host: "127.0.0.1".to_owned(), port: other.addr.port() };
     let connect = ConnectConfig::default();
     stage.notes.client.move_to(stage.event_loop.context(), place, connect);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::kit::{KEY, Served, credential, simulator, to, token};
 use crate::kit::TIMEOUT;
-use crate::kit::redis::Redis;
+use crate::kit::redis;
 
 #[test]
 fn a_backend_pushes_to_devices_and_is_reported_of_each_what_became_of_it() {
@@ -135,10 +135,10 @@ fn who_is_connected_need_not_be_pushed_to() {
 #[test]
 fn who_is_connected_to_another_node_need_not_be_pushed_to() {
     let simulator = simulator(Behaviour::default());
-    let redis = Redis::start();
+    let redis = redis::start();
     let nodes = [Served::start(None), Served::start(None)];
     for node in &nodes {
-        let engine = json!({ "addresses": [redis.at.to_string()] });
+        let engine = json!({ "addresses": [redis.addr.to_string()] });
         let (status, answer) = node.put("engines/main", &engine);
         assert_eq!(status, 201, "{answer}");
         let (status, answer) = node.put("cluster/engine", &json!("main"));

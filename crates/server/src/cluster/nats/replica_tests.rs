@@ -1,69 +1,36 @@
 //! Tests of the NATS store with three replicated servers, one of which lags behind.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-use std::net::Ipv4Addr;
-use std::process::Child;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use dunlin_testkit::{Addresses, Nats};
 use serde_json::Value;
 
-use super::tests::{address, begin, present, renew, write};
+use super::tests::{address, present, renew, write};
 use super::*;
 
 /// Enough to keep a restarted server behind for a while.
 const MEMBERS: u64 = 8_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One of the three servers.
-struct Server {
-    name: String,
-    directory: tempfile::TempDir,
-    child: Option<Child>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-impl Server {
-    fn begin(&mut self) {
-        let file = self.directory.path().join("nats.conf");
-        self.child = Some(begin(&["-c", file.to_str().unwrap()]).0);
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-}
-
 /// Starts three servers at loopback addresses that no other process uses.
-fn servers() -> [Server; 3] {
-    let [low, high, ..] = std::process::id().to_le_bytes();
-    let names = [201, 202, 203].map(|at| Ipv4Addr::new(127, 64 | high & 63, low, at).to_string());
-    let route = |name: &String| format!("\"nats-route://{name}:6222\"");
-    let routes = names.each_ref().map(route).join(", ");
-    names.map(|name| {
-        let directory = tempfile::tempdir().unwrap();
-        let settings = format!(
-            "server_name: \"{name}\"\nlisten: \"{name}:4222\"\njetstream {{ store_dir: {:?} }}\n\
-             cluster {{ name: c, listen: \"{name}:6222\", routes: [{routes}] }}",
-            directory.path()
+fn servers() -> [Nats; 3] {
+    let ats = [(); 3].map(|()| SocketAddr::new(Addresses::new().client.ip(), 4222));
+    let routes = ats.map(|at| format!("\"nats-route://{}:6222\"", at.ip())).join(", ");
+    ats.map(|at| {
+        let ip = at.ip();
+        let config = format!(
+            "server_name: \"{ip}\"
+cluster {{ name: c, listen: \"{ip}:6222\", routes: [{routes}] }}"
         );
-        std::fs::write(directory.path().join("nats.conf"), settings).unwrap();
-        let mut server = Server { name, directory, child: None };
-        server.begin();
-        server
+        Nats::start_at(at, &["-js"], &config)
     })
 }
 
 /// Opens a connection of the process `uid`, once the servers have formed a cluster.
-async fn store(servers: &[Server; 3], uid: &str) -> NatsStore {
-    let address = address(servers.each_ref().map(|of| format!("{}:4222", of.name)), 3);
+async fn store(servers: &[Nats; 3], uid: &str) -> NatsStore {
+    let address = address(servers.each_ref().map(|of| of.addr.to_string()), 3);
     let began = Instant::now();
     loop {
         let opened = NatsStore::open(&address, uid.into(), Inbox::of_nobody()).await;
@@ -93,12 +60,12 @@ async fn a_read_has_all_that_is_stored_while_a_server_is_behind() {
     let store = store(&servers, "a").await;
     let leader = replicas(&store).await["leader"].take();
     // Not the first server, which has this connection.
-    let behind = if leader == servers[2].name { 1 } else { 2 };
+    let behind = if leader == servers[2].addr.ip().to_string() { 1 } else { 2 };
     servers[behind].kill();
     let changes: Vec<String> = (1..=MEMBERS).map(|client| format!("+{client}")).collect();
     let changes: Vec<&str> = changes.iter().map(String::as_str).collect();
     write(&store, &changes).await;
-    servers[behind].begin();
+    servers[behind].restart();
     let mut reads = 0;
     while reads < 6 || is_behind(&replicas(&store).await) {
         assert_eq!(store.own_members().await.unwrap().len() as u64, MEMBERS);

@@ -1,9 +1,6 @@
 //! Tests of the NATS store with a real server.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use dunlin_config::{Engine, EngineKind};
 use dunlin_hub::{ClientInfo, SessionId};
 
@@ -12,24 +9,14 @@ use crate::cluster::lease::LeaseWrite;
 use crate::cluster::message::StoredMember;
 
 struct Nats {
-    child: Child,
     address: NatsAddress,
-    _directory: tempfile::TempDir,
-}
-
-impl Drop for Nats {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    _server: dunlin_testkit::Nats,
 }
 
 impl Nats {
     fn start() -> Nats {
-        let directory = tempfile::tempdir().unwrap();
-        let store = directory.path().to_str().unwrap();
-        let (child, at) = begin(&["-a", "127.0.0.1", "-p", "-1", "-js", "-sd", store]);
-        Nats { child, address: address([at], 1), _directory: directory }
+        let server = dunlin_testkit::Nats::start(&["-js"], "");
+        Nats { address: address([server.addr.to_string()], 1), _server: server }
     }
 
     /// Opens a connection of the process `uid`.
@@ -37,22 +24,6 @@ impl Nats {
         let messages = Inbox::of_nobody();
         NatsStore::open(&self.address, uid.into(), messages).await.unwrap()
     }
-}
-
-/// Starts a server. Returns it with its address for clients.
-pub(super) fn begin(arguments: &[&str]) -> (Child, String) {
-    let mut child = Command::new("nats-server")
-        .args(arguments)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let listening = "Listening for client connections on ";
-    let at = said.by_ref().find_map(|line| Some(line.split_once(listening)?.1.to_owned()));
-    assert!(said.by_ref().any(|line| line.contains("Server is ready")));
-    // It keeps writing, and must not block on a full pipe.
-    std::thread::spawn(move || said.for_each(drop));
-    (child, at.unwrap())
 }
 
 /// Returns the address of servers with this number of replicas of each stream.

@@ -322,9 +322,6 @@ fn entries(hash: &[RedisReply]) -> impl Iterator<Item = (u64, StoredMember)> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 mod tests {
-    use std::path::Path;
-    use std::process::{Child, Command, Stdio};
-
     use dunlin_hub::ClientInfo;
     use tokio::net::UnixStream;
 
@@ -335,25 +332,12 @@ mod tests {
     use crate::cluster::lease::{Facts, Lease, LeaseWrite};
     use crate::cluster::store::Store;
 
-    /// A Redis server on a Unix socket in a directory.
-    struct Redis<'a>(Child, &'a Path);
+    /// A Redis server, on a Unix socket in its directory.
+    struct Redis(dunlin_testkit::Redis);
 
-    impl Drop for Redis<'_> {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    impl<'a> Redis<'a> {
-        fn start(directory: &'a Path) -> Redis<'a> {
-            let child = Command::new("redis-server")
-                .args(["--port", "0", "--save", "", "--unixsocket"])
-                .arg(directory.join("socket"))
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap_or_else(|error| panic!("redis-server: {error}"));
-            Redis(child, directory)
+    impl Redis {
+        fn start() -> Redis {
+            Redis(dunlin_testkit::Redis::start(&["--unixsocket", "socket"]))
         }
 
         /// Opens a connection of the process `uid`.
@@ -367,13 +351,7 @@ mod tests {
         }
 
         async fn link(&self) -> RedisLink {
-            let at = self.1.join("socket");
-            let stream = loop {
-                match UnixStream::connect(&at).await {
-                    Ok(stream) => break stream,
-                    Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
-                }
-            };
+            let stream = UnixStream::connect(self.0.directory().join("socket")).await.unwrap();
             let link = RedisLink::start(stream, Inbox::of_nobody());
             link.call(&[&[b"HELLO", b"3"]]).await.unwrap();
             link
@@ -434,8 +412,7 @@ mod tests {
     /// reconciliation found the first.
     #[tokio::test]
     async fn a_channel_is_listed_while_anybody_is_there() {
-        let directory = tempfile::tempdir().unwrap();
-        let redis = Redis::start(directory.path());
+        let redis = Redis::start();
         let node = redis.store("a").await;
         renew(&node).await.unwrap();
         assert_eq!(write(&node, &["+1!", "+2", "-2"]).await, Ok(3));
@@ -449,8 +426,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_connection_that_the_lease_was_written_on_last_writes_members() {
-        let directory = tempfile::tempdir().unwrap();
-        let redis = Redis::start(directory.path());
+        let redis = Redis::start();
         let (former, node) = (redis.store("a").await, redis.store("a").await);
         assert!(is_fenced(&write(&former, &["+1!"]).await), "there is no lease");
         assert_eq!(renew(&former).await, Ok(LeaseWrite::Created));
@@ -464,8 +440,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_comes_after_a_sweep_and_who_lives_finds_out() {
-        let directory = tempfile::tempdir().unwrap();
-        let redis = Redis::start(directory.path());
+        let redis = Redis::start();
         let (node, other) = (redis.store("a").await, redis.store("b").await);
         renew(&node).await.unwrap();
         write(&node, &["+1!", "+2"]).await.unwrap();
@@ -485,8 +460,7 @@ mod tests {
     /// Regression test: if a node lost its connection between a sweep and the announcements, the leaves were never announced.
     #[tokio::test]
     async fn leaves_that_a_sweep_did_not_announce_are_announced_by_the_next() {
-        let directory = tempfile::tempdir().unwrap();
-        let redis = Redis::start(directory.path());
+        let redis = Redis::start();
         let (node, other) = (redis.store("a").await, redis.store("b").await);
         renew(&node).await.unwrap();
         write(&node, &["+1!", "+2"]).await.unwrap();
@@ -505,8 +479,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_large_fleet_has_is_read_beside_the_connection_that_subscribes() {
         const CHANNELS: usize = 20;
-        let directory = tempfile::tempdir().unwrap();
-        let redis = Redis::start(directory.path());
+        let redis = Redis::start();
         let (node, other) = (redis.store("a").await, redis.store("b").await);
         renew(&node).await.unwrap();
         renew(&other).await.unwrap();
@@ -562,8 +535,7 @@ mod tests {
     /// Regression test: a revocation that was lost in a failover was never written again.
     #[tokio::test]
     async fn a_call_is_kept_again_unless_there_is_a_newer_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let redis = Redis::start(directory.path());
+        let redis = Redis::start();
         let node = redis.store("a").await;
         let calls =
             || vec![("user u".into(), b"old".to_vec()), ("user v".into(), b"lost".to_vec())];
@@ -580,8 +552,7 @@ mod tests {
     /// Regression test: a late write of an abandoned connection blocked a user again after the user had been unblocked.
     #[tokio::test]
     async fn only_the_connection_that_the_lease_was_written_on_last_keeps_calls() {
-        let directory = tempfile::tempdir().unwrap();
-        let redis = Redis::start(directory.path());
+        let redis = Redis::start();
         let (former, node) = (redis.store("a").await, redis.store("a").await);
         renew(&former).await.unwrap();
         assert!(former.keep("user u", b"blocked".to_vec()).await.is_ok());
