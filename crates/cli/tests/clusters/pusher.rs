@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use crate::kit::TIMEOUT;
 use crate::kit::client::{Client, signed};
 use crate::kit::cluster::{Cluster, Kind, Node, until};
+use dunlin_testkit::WebSocket;
 use serde_json::{Value, json};
 
 const SECRET: &str = "the secret of the app";
@@ -22,27 +23,14 @@ crate::kit::cluster::wherever_they_meet! {
 
 /// A client of the Pusher protocol.
 struct Pusher {
-    stream: TcpStream,
+    socket: WebSocket,
     id: String,
 }
 
 impl Pusher {
     fn connect(node: &Node) -> Pusher {
-        let mut stream = TcpStream::connect(node.served.at.client).unwrap();
-        stream.set_read_timeout(Some(2 * TIMEOUT)).unwrap();
-        write!(
-            stream,
-            "GET /app/shop-key?protocol=7 HTTP/1.1\r\nHost: d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
-        .unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        let mut client = Pusher { stream, id: String::new() };
+        let socket = WebSocket::open(node.served.at.client, "/app/shop-key?protocol=7", "");
+        let mut client = Pusher { socket, id: String::new() };
         let opened = data(&client.next());
         client.id = opened["socket_id"].as_str().unwrap().to_owned();
         client
@@ -61,30 +49,13 @@ impl Pusher {
     }
 
     fn say(&mut self, message: &Value) {
-        let text = message.to_string();
-        assert!((126..65_536).contains(&text.len()), "such a frame has two bytes for its length");
-        let mut frame = vec![0x81, 0x80 | 126];
-        frame.extend((text.len() as u16).to_be_bytes());
-        frame.extend([0; 4]);
-        frame.extend(text.as_bytes());
-        self.stream.write_all(&frame).unwrap();
+        self.socket.text(&message.to_string());
     }
 
     /// Returns the next event that is not a ping.
     fn next(&mut self) -> Value {
         loop {
-            let mut head = [0; 2];
-            self.stream.read_exact(&mut head).unwrap();
-            let length = match head[1] {
-                126 => {
-                    let mut bytes = [0; 2];
-                    self.stream.read_exact(&mut bytes).unwrap();
-                    usize::from(u16::from_be_bytes(bytes))
-                }
-                length => usize::from(length),
-            };
-            let mut payload = vec![0; length];
-            self.stream.read_exact(&mut payload).unwrap();
+            let (_, payload) = self.socket.frame().unwrap();
             let event: Value = serde_json::from_slice(&payload).unwrap();
             if event["event"] != "pusher:ping" {
                 return event;
@@ -229,7 +200,7 @@ fn a_backend_is_notified_once_of_a_channel_that_several_nodes_have(kind: Kind) {
     assert_eq!(begun, ["channel_occupied presence-room".to_owned(), added("ann"), added("eve")]);
     clients.clear();
     assert_eq!(posted.recv_timeout(TIMEOUT).unwrap(), "member_removed presence-room ann");
-    eve.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    eve.socket.stream.shutdown(std::net::Shutdown::Both).unwrap();
     let mut ended: Vec<_> = (0..2).map(|_| posted.recv_timeout(TIMEOUT).unwrap()).collect();
     ended.sort();
     assert_eq!(ended, ["channel_vacated presence-room", "member_removed presence-room eve"]);

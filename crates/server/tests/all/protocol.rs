@@ -6,13 +6,14 @@
 #[path = "../../examples/lines.rs"]
 mod lines;
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use dunlin_server::{Config, Handle, json};
+use dunlin_testkit::WebSocket;
 
 /// Longer than anything here takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,23 +34,18 @@ fn serve(change: impl FnOnce(&mut Config)) -> (SocketAddr, Handle) {
 }
 
 /// A WebSocket client (RFC 6455) of `/lines`.
-struct Client(BufReader<TcpStream>);
+struct Client(WebSocket);
 
 impl Client {
     fn open(address: SocketAddr) -> Client {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        let head = "GET /lines HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n\
-            Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: lines\r\n\r\n";
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut client = Client(BufReader::new(stream));
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            client.0.read_line(&mut head).unwrap();
-        }
-        assert!(head.contains("101") && head.contains("lines"), "{head}");
-        client
+        let socket = WebSocket::open(
+            address,
+            "/lines",
+            "Sec-WebSocket-Protocol: lines
+",
+        );
+        assert!(socket.head.contains("lines"), "{}", socket.head);
+        Client(socket)
     }
 
     /// One that the server knows.
@@ -60,46 +56,16 @@ impl Client {
         client
     }
 
-    /// Sends a text, masked with zeros.
     fn say(&mut self, text: &str) {
-        self.send(0x81, text.as_bytes());
-    }
-
-    fn send(&mut self, first: u8, payload: &[u8]) {
-        let mut frame = vec![first];
-        match u8::try_from(payload.len()) {
-            Ok(short) if short < 126 => frame.push(0x80 | short),
-            _ => {
-                frame.push(0x80 | 126);
-                frame.extend_from_slice(&u16::try_from(payload.len()).unwrap().to_be_bytes());
-            }
-        }
-        frame.extend_from_slice(&[0; 4]);
-        frame.extend_from_slice(payload);
-        self.0.get_mut().write_all(&frame).unwrap();
-    }
-
-    /// The first byte and the payload of the next frame.
-    fn frame(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
-        let mut head = [0; 2];
-        self.0.read_exact(&mut head)?;
-        let mut length = usize::from(head[1]);
-        if length == 126 {
-            let mut long = [0; 2];
-            self.0.read_exact(&mut long)?;
-            length = u16::from_be_bytes(long).into();
-        }
-        let mut payload = vec![0; length];
-        self.0.read_exact(&mut payload)?;
-        Ok((head[0], payload))
+        self.0.text(text);
     }
 
     /// The next text; pings are answered.
     fn next(&mut self) -> String {
         loop {
-            match self.frame().unwrap() {
+            match self.0.frame().unwrap() {
                 (0x81, text) => return String::from_utf8(text).unwrap(),
-                (0x89, payload) => self.send(0x8a, &payload),
+                (0x89, payload) => self.0.send(0x8a, &payload),
                 (0x88, close) => {
                     let code = u16::from_be_bytes([close[0], close[1]]);
                     return format!("closed {code}");
@@ -169,7 +135,7 @@ fn a_client_that_answers_pings_stays_and_one_that_does_not_is_closed() {
     // Answers pings until the other has been closed.
     let reader = thread::spawn(move || ada.next());
     let closed = loop {
-        match silent.frame().unwrap() {
+        match silent.0.frame().unwrap() {
             (0x89, _) => {}
             (first, close) => break (first, u16::from_be_bytes([close[0], close[1]])),
         }
@@ -196,7 +162,7 @@ fn one_that_does_not_read_is_closed_when_its_outbox_is_full() {
     }
     let mut read = 0;
     let end = loop {
-        match slow.frame() {
+        match slow.0.frame() {
             Ok((0x81, _)) => read += 1,
             Ok((0x88, close)) => break u16::from_be_bytes([close[0], close[1]]),
             Ok(_) => {}
