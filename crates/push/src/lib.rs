@@ -49,6 +49,7 @@ pub use dunlin_wire::http2::hpack::Indexing;
 pub use rustls;
 
 /// Returns a hash of the recipient of a request.
+#[cfg(any(feature = "fcm", feature = "web-push"))]
 fn subject(text: &str) -> u64 {
     hash(text)
 }

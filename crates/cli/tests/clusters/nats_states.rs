@@ -222,7 +222,7 @@ fn a_password_that_is_wrong_and_a_seed_that_cannot_be_read() {
     node.until_well();
 
     // One that is good when it is set, and not any more when it is read again.
-    let seed = PathBuf::from(nats.store_dir()).join("seed");
+    let seed = nats.store_dir().join("seed");
     std::fs::write(&seed, SEED).unwrap();
     node.engine(&json!({ "user": null, "password": null, "nkey_seed_file": seed }));
     node.until_well();

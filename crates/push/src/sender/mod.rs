@@ -191,6 +191,7 @@ impl<S: Service> Sender<S> {
     }
 
     /// Returns why there is no connection.
+    #[cfg(feature = "fcm")]
     pub(crate) fn obstacle(&self) -> Option<ConnectError> {
         self.shared.obstacle(Duration::ZERO)
     }

@@ -6,9 +6,8 @@ use std::net::TcpStream;
 use dunlin_config::{Engine, EngineKind, Secret};
 use dunlin_testkit::Nats;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tempfile::TempDir;
 
-use super::super::{Cluster, Listener, TIMEOUT};
+use super::super::{Cluster, Listener};
 use super::{crosses, is_lost_once, node_on, publish, recovering, survives, until};
 
 /// A NATS server with JetStream.
