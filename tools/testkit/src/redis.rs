@@ -78,6 +78,11 @@ impl Redis {
         }
     }
 
+    /// The arguments that it was started with.
+    pub fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+
     /// The directory with its data.
     pub fn directory(&self) -> &Path {
         self.directory.path()

@@ -167,6 +167,6 @@ pub fn cluster_node() -> RedisServer {
 }
 
 pub fn meet(one: &RedisServer, other: &RedisServer) {
-    let bus = one.arguments[3].clone();
+    let bus = one.arguments()[3].clone();
     other.cli(&["CLUSTER", "MEET", "127.0.0.1", &one.port.to_string(), &bus]);
 }

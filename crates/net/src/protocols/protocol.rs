@@ -21,7 +21,6 @@ pub enum Protocol {
 const _: () = assert!(size_of::<Protocol>() == 2);
 
 /// The response to a client that speaks HTTP where TLS is expected.
-#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing expects TLS"))]
 const TLS_EXPECTED: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\
     Content-Length: 42\r\n\r\nThis port speaks TLS: ask with https://.\r\n";
