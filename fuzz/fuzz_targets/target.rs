@@ -3,9 +3,9 @@
 #![no_main]
 #![allow(dead_code, reason = "the rest of these modules is for tests")]
 
-#[path = "../../crates/hub/tests/delivery/actions.rs"]
+#[path = "../../crates/hub/tests/all/delivery/actions.rs"]
 mod actions;
-#[path = "../../crates/hub/tests/delivery/client.rs"]
+#[path = "../../crates/hub/tests/all/delivery/client.rs"]
 mod client;
 #[path = "../../crates/config/tests/fuzz_targets/mod.rs"]
 mod config;
@@ -15,7 +15,7 @@ mod kit;
 mod log;
 #[path = "../../crates/net/tests/fuzz_targets/mod.rs"]
 mod net;
-#[path = "../../crates/hub/tests/delivery/oracle.rs"]
+#[path = "../../crates/hub/tests/all/delivery/oracle.rs"]
 mod oracle;
 #[path = "../../crates/pipeline/tests/fuzz_targets/mod.rs"]
 mod pipeline;
@@ -23,7 +23,7 @@ mod pipeline;
 mod protocol;
 #[path = "../../crates/server/tests/fuzz_targets/mod.rs"]
 mod server;
-#[path = "../../crates/hub/tests/delivery/simulation.rs"]
+#[path = "../../crates/hub/tests/all/delivery/simulation.rs"]
 mod simulation;
 #[path = "../../crates/wire/tests/fuzz_targets/mod.rs"]
 mod wire;

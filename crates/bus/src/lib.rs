@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![warn(clippy::missing_errors_doc)]
 
 #[cfg(all(feature = "tokio", not(loom)))]
 mod async_doorbell;

@@ -30,6 +30,7 @@
 //! assert!(text.contains("# UNIT app_sent_bytes bytes\n"));
 //! assert!(text.contains("app_sent_bytes_total{worker=\"1\"} 17\n"));
 //! ```
+#![warn(clippy::missing_errors_doc)]
 #![forbid(unsafe_code)]
 
 mod counters;

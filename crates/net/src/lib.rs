@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
+#![warn(clippy::missing_errors_doc)]
 #![deny(unsafe_code)]
 
 pub mod http;
+#[cfg(feature = "redis")]
 pub mod redis;
 pub mod websocket;
 
@@ -12,6 +14,7 @@ mod timeout;
 pub use ipnet::IpNet;
 pub use protocols::{Http, HttpHandler, Tcp, UpgradeError, WebSocket, WebSocketHandler};
 /// The `rustls` version that [`Tls::from_config`] and [`ServerTls::from_config`] accept.
+#[cfg(feature = "tls")]
 pub use rustls;
 pub use timeout::TimeoutMs;
 

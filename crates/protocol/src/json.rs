@@ -99,6 +99,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
 }
 
 /// Deserializes to `Some`, even from `null`, which is a valid payload.
+///
+/// # Errors
+/// What `T` refuses.
 pub fn payload<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -106,6 +109,9 @@ pub fn payload<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 }
 
 /// Deserializes a value; `null` means "not given", as Go and JavaScript libraries write it.
+///
+/// # Errors
+/// What `T` refuses.
 pub fn nullable<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -115,6 +121,9 @@ where
 }
 
 /// Deserializes a map; for itself and for each of its values `null` means "not given".
+///
+/// # Errors
+/// What is no object, or has a value that `T` refuses.
 pub fn nullable_map<'de, T, D>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -174,6 +183,9 @@ impl<'de> Deserializer<'de> for &mut Probe {
 }
 
 /// Deserializes an object; `null` gives the default.
+///
+/// # Errors
+/// What is no object, or what `T` refuses.
 pub fn object<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -184,6 +196,9 @@ where
 }
 
 /// Deserializes an object; `null` gives `None`.
+///
+/// # Errors
+/// What is no object, or what `T` refuses.
 pub fn optional_object<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -216,6 +231,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for ObjectOnly<T> {
 }
 
 /// Deserializes a string, borrowed if it has no escapes; `null` gives the empty string.
+///
+/// # Errors
+/// What is no string.
 pub fn text<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Cow<'a, str>, D::Error> {
     Option::<Text<'a>>::deserialize(deserializer).map(|text| text.unwrap_or_default().0)
 }

@@ -1,22 +1,29 @@
 #![doc = include_str!("../README.md")]
+#![warn(clippy::missing_errors_doc)]
 #![forbid(unsafe_code)]
 
 pub mod apns;
 mod connect;
 mod dial;
+#[cfg(feature = "fcm")]
 pub mod fcm;
+#[cfg(feature = "store")]
 pub mod journal;
 mod key_text;
 mod names;
+#[cfg(feature = "notification")]
 pub mod notification;
 mod origin;
 mod outcome;
+#[cfg(feature = "store")]
 pub mod registry;
 mod request;
 mod sender;
 mod service;
+#[cfg(feature = "store")]
 mod store;
 mod tunnel;
+#[cfg(feature = "web-push")]
 pub mod web_push;
 
 pub use key_text::base64 as decode_base64;
@@ -43,6 +50,7 @@ pub use dunlin_wire::http2::hpack::Indexing;
 pub use rustls;
 
 /// Returns a hash of the recipient of a request.
+#[cfg(any(feature = "fcm", feature = "web-push"))]
 fn subject(text: &str) -> u64 {
     hash(text)
 }

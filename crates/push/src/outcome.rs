@@ -123,6 +123,7 @@ pub struct Rejected {
 
 impl Rejected {
     /// Uses the service's message as the advice; an empty message gives no advice.
+    #[cfg(any(feature = "fcm", feature = "web-push"))]
     pub(crate) fn said(
         status: u16,
         reason: String,

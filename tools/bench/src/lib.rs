@@ -66,7 +66,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use dunlin_load::comparison::Comparison;
 use dunlin_load::delay::Delay;
 use dunlin_load::http::{Http, LedgerCheck};
 use dunlin_load::serve::Serve;
@@ -173,8 +172,6 @@ pub enum Command {
     Delay(Delay),
     /// Compare the ledger of `bench http` with the log of the server, line by line
     Ledger(LedgerCheck),
-    /// Compare the load generator with others, and verify what it reports
-    Comparison(Comparison),
     /// Write docs/BENCHMARKS.md and its plots from the results of earlier runs
     #[command(hide = true)]
     Page(Page),
@@ -204,7 +201,6 @@ pub fn run(command: Command) -> Result<ExitStatus, Error> {
         Command::ConnectionsFloor(options) => connections_floor::run(&options),
         Command::Http(options) => dunlin_load::http::run(&options),
         Command::Ledger(options) => dunlin_load::http::check_ledger(&options),
-        Command::Comparison(options) => dunlin_load::comparison::run(&options),
         Command::Serve(options) => dunlin_load::serve::run(&options),
         Command::Delay(options) => dunlin_load::delay::run(&options),
         Command::Page(options) => page::run(&options),

@@ -3,7 +3,6 @@
 
 pub mod client;
 pub mod clock;
-pub mod comparison;
 pub mod delay;
 mod error;
 pub mod figures;

@@ -1,4 +1,5 @@
-//! Requests of libraries newer than this server: unknown members are removed and listed in a warning.
+//! Requests of libraries newer than this server: unknown members are removed and listed in a warning. It is no `serde_ignored`:
+//! that wants types that skip what they do not know, and here some members must be refused, and a known body is parsed once.
 
 use std::cell::OnceCell;
 use std::fmt::Write;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use dunlin_testkit::Redis;
 use serde_json::{Value, json};
 
 use super::nats::Nats;
-use super::redis::Redis;
+use super::redis;
 use super::{Addresses, Served, TIMEOUT};
 
 pub const SECRET: &str = "a secret that all nodes have";
@@ -44,15 +45,15 @@ pub enum Meeting {
 impl Meeting {
     pub fn start(kind: Kind) -> Meeting {
         match kind {
-            Kind::Redis => Meeting::Redis(Redis::start()),
+            Kind::Redis => Meeting::Redis(redis::start()),
             Kind::Nats => Meeting::Nats(Nats::start()),
         }
     }
 
     pub fn at(&self) -> SocketAddr {
         match self {
-            Meeting::Redis(redis) => redis.at,
-            Meeting::Nats(nats) => nats.at,
+            Meeting::Redis(redis) => redis.addr,
+            Meeting::Nats(nats) => nats.addr,
         }
     }
 
@@ -67,13 +68,11 @@ impl Meeting {
 
     /// A signal of `kill`: STOP, CONT.
     pub fn signal(&self, signal: &str) {
-        let pid = match self {
-            Meeting::Redis(redis) => redis.pid(),
-            Meeting::Nats(nats) => nats.pid(),
-        };
-        let pid = pid.to_string();
-        let status = Command::new("kill").args([&format!("-{signal}"), &pid]).status();
-        assert!(status.unwrap().success());
+        let signal = format!("-{signal}");
+        match self {
+            Meeting::Redis(redis) => redis.signal(&signal),
+            Meeting::Nats(nats) => nats.signal(&signal),
+        }
     }
 
     /// Restarts it without data.

@@ -2,8 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -11,84 +11,46 @@ use serde_json::{Value, json};
 
 use super::{Addresses, TIMEOUT};
 
-pub struct Nats {
-    child: Child,
-    pub at: SocketAddr,
-    directory: tempfile::TempDir,
+/// With JetStream, unless a test restarts it otherwise.
+pub struct Nats(dunlin_testkit::Nats);
+
+const JETSTREAM: &str = "jetstream {}\n";
+
+fn address() -> SocketAddr {
+    SocketAddr::new(Addresses::new().client.ip(), 4222)
 }
 
 impl Nats {
     pub fn start() -> Nats {
-        let at = SocketAddr::new(Addresses::new().client.ip(), 4222);
-        let directory = tempfile::tempdir().unwrap();
-        let child = Nats::begin(at, directory.path());
-        Nats { child, at, directory }
+        Nats(dunlin_testkit::Nats::start_at(address(), &[], JETSTREAM))
     }
 
     /// Starts three servers that replicate all streams.
     pub fn cluster() -> [Nats; 3] {
-        let ats = [(); 3].map(|()| SocketAddr::new(Addresses::new().client.ip(), 4222));
+        let ats = [(); 3].map(|()| address());
         let routes = ats.map(|at| format!("\"nats-route://{}:6222\"", at.ip())).join(", ");
         ats.map(|at| {
-            let (ip, directory) = (at.ip(), tempfile::tempdir().unwrap());
-            let text = format!(
-                "server_name: \"{ip}\"\njetstream {{ store_dir: {:?} }}\n\
-                 cluster {{ name: c, listen: \"{ip}:6222\", routes: [{routes}] }}",
-                directory.path()
+            let ip = at.ip();
+            let cluster = format!(
+                "server_name: \"{ip}\"\ncluster {{ name: c, listen: \"{ip}:6222\", routes: [{routes}] }}"
             );
-            std::fs::write(directory.path().join("nats.conf"), text).unwrap();
-            let child = Nats::configured(at, directory.path());
-            Nats { child, at, directory }
+            Nats(dunlin_testkit::Nats::start_at(at, &[], &format!("{JETSTREAM}{cluster}")))
         })
     }
 
     /// Restarts it, with or without its data.
     pub fn restart(&mut self, keeps_data: bool) {
-        self.kill();
+        self.0.kill();
         if !keeps_data {
-            std::fs::remove_dir_all(self.directory.path().join("jetstream")).unwrap();
+            self.0.lose_store();
         }
-        self.child = Nats::begin(self.at, self.directory.path());
+        self.restart_as(JETSTREAM);
     }
 
     /// Restarts it with a configuration in its own language, and with its data.
     pub fn restart_as(&mut self, configuration: &str) {
-        self.kill();
-        std::fs::write(self.directory.path().join("nats.conf"), configuration).unwrap();
-        self.child = Nats::configured(self.at, self.directory.path());
-    }
-
-    fn configured(at: SocketAddr, directory: &std::path::Path) -> Child {
-        Nats::run(at, &["-c", directory.join("nats.conf").to_str().unwrap()])
-    }
-
-    /// Returns the directory of JetStream's data.
-    pub fn store_dir(&self) -> String {
-        self.directory.path().display().to_string()
-    }
-
-    fn begin(at: SocketAddr, directory: &std::path::Path) -> Child {
-        Nats::run(at, &["-js", "-sd", directory.to_str().unwrap()])
-    }
-
-    fn run(at: SocketAddr, arguments: &[&str]) -> Child {
-        let child = Command::new("nats-server")
-            .args(["-a", &at.ip().to_string(), "-p", &at.port().to_string()])
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
-        let deadline = Instant::now() + TIMEOUT;
-        while TcpStream::connect(at).is_err() {
-            assert!(Instant::now() < deadline, "nats-server does not start");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        child
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.configure(configuration);
+        self.0.restart();
     }
 
     /// Sends a request to the JetStream API and returns the answer.
@@ -106,7 +68,7 @@ impl Nats {
     }
 
     fn request_within(&self, subject: &str, body: &Value, time: Duration) -> Option<Value> {
-        let mut stream = TcpStream::connect(self.at).unwrap();
+        let mut stream = TcpStream::connect(self.addr).unwrap();
         stream.set_read_timeout(Some(time)).unwrap();
         let body = body.to_string();
         let hello = r#"CONNECT {"verbose":false,"headers":true,"no_responders":true}"#;
@@ -136,15 +98,18 @@ impl Nats {
         let answer = self.request(subject, record);
         assert!(answer["seq"].is_u64(), "{answer}");
     }
+}
 
-    pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Nats {
+    type Target = dunlin_testkit::Nats;
+
+    fn deref(&self) -> &dunlin_testkit::Nats {
+        &self.0
     }
 }
 
-impl Drop for Nats {
-    fn drop(&mut self) {
-        self.kill();
+impl DerefMut for Nats {
+    fn deref_mut(&mut self) -> &mut dunlin_testkit::Nats {
+        &mut self.0
     }
 }

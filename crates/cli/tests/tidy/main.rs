@@ -129,7 +129,7 @@ fn a_crate_that_is_published_has_what_a_registry_asks_for() {
         if !is_published(name) {
             continue;
         }
-        for key in ["readme", "keywords", "categories"] {
+        for key in ["readme", "keywords", "categories", "documentation", "all-features"] {
             if !manifest(name).contains(&format!("\n{key} = ")) {
                 complaints.push(format!("{name} is published without {key}"));
             }

@@ -2,12 +2,15 @@
 //!
 //! An nkey is an Ed25519 key in base32: two bytes for its type, 32 for the key, two for a checksum. The server has the public
 //! key and sends a nonce; the user signs it. The seed is never sent.
+//!
+//! It is no `nkeys`: that crate brings a second implementation of Ed25519, and one error for everything that is refused here.
 
 use std::fmt;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use data_encoding::BASE32_NOPAD;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::Deserialize;
 
@@ -78,10 +81,9 @@ impl Credentials {
     /// See [`CredentialsError`].
     pub fn from_seed(seed: &str) -> Result<Credentials, CredentialsError> {
         let seed = seed.trim();
-        let mut bytes = [0; 36];
-        let is_whole = decode_base32(seed, &mut bytes);
-        let (body, checksum) = bytes.split_at(34);
-        if !is_whole || checksum != crc16(body).to_le_bytes() {
+        let bytes = BASE32_NOPAD.decode(seed.as_bytes()).unwrap_or_default();
+        let (body, checksum) = bytes.split_at(bytes.len().min(34));
+        if bytes.len() != 36 || checksum != crc16(body).to_le_bytes() {
             return Err(match seed.len() == 56 && seed.starts_with('U') {
                 true => CredentialsError::Public,
                 false => CredentialsError::NoSeed,
@@ -106,7 +108,7 @@ impl Credentials {
         let mut public = vec![USER];
         public.extend_from_slice(key.public_key().as_ref());
         public.extend_from_slice(&crc16(&public).to_le_bytes());
-        let public_key = encode_base32(&public).into();
+        let public_key = BASE32_NOPAD.encode(&public).into();
         Ok(Credentials { key: Arc::new(key), public_key, jwt: None, expires_s: None })
     }
 
@@ -176,45 +178,6 @@ fn block<'a>(text: &'a str, name: &'static str) -> Result<&'a str, CredentialsEr
     }
 }
 
-const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-
-/// Decodes base32 (RFC 4648 §6) without padding. Returns false for another length or invalid characters.
-fn decode_base32(text: &str, out: &mut [u8]) -> bool {
-    if text.len() != (out.len() * 8).div_ceil(5) {
-        return false;
-    }
-    let (mut bits, mut held, mut at) = (0_u32, 0, 0);
-    for byte in text.bytes() {
-        let Some(value) = BASE32.iter().position(|&of| of == byte) else { return false };
-        bits = bits << 5 | value as u32;
-        held += 5;
-        if held >= 8 {
-            held -= 8;
-            out[at] = (bits >> held) as u8;
-            at += 1;
-        }
-    }
-    // What is left over of the last character says nothing.
-    bits & ((1 << held) - 1) == 0
-}
-
-fn encode_base32(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    let (mut bits, mut held) = (0_u32, 0);
-    for &byte in bytes {
-        bits = bits << 8 | u32::from(byte);
-        held += 8;
-        while held >= 5 {
-            held -= 5;
-            text.push(char::from(BASE32[(bits >> held) as usize & 31]));
-        }
-    }
-    if held > 0 {
-        text.push(char::from(BASE32[(bits << (5 - held)) as usize & 31]));
-    }
-    text
-}
-
 /// Computes CRC-16/XMODEM: polynomial 0x1021, initial value 0.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| {
@@ -236,7 +199,7 @@ mod tests {
         let mut bytes = vec![SEED | kind >> 5, kind << 3];
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(&crc16(&bytes).to_le_bytes());
-        encode_base32(&bytes)
+        BASE32_NOPAD.encode(&bytes)
     }
 
     #[test]
@@ -298,11 +261,10 @@ mod tests {
         ) {
             let text = seed(USER, &key);
             prop_assert_eq!(text.len(), 58);
-            let mut bytes = [0; 36];
-            prop_assert!(decode_base32(&text, &mut bytes));
+            let bytes = BASE32_NOPAD.decode(text.as_bytes()).unwrap();
             prop_assert_eq!(&bytes[2..34], &key);
             let mut wrong = text.clone().into_bytes();
-            wrong[at] = BASE32[with];
+            wrong[at] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"[with];
             let wrong = String::from_utf8(wrong).unwrap();
             prop_assert_eq!(Credentials::from_seed(&wrong).is_ok(), wrong == text);
         }

@@ -249,8 +249,8 @@ fn a_server_that_lost_the_end_of_a_stream_cuts_it() {
     let mut fleet = Fleet::new(&server.config(), 1);
     let token = fleet.begin_subscribe(0, "a", KEPT);
     fleet.publish(0, "a", "1");
-    let store = server.directory.path().join("store");
-    let copy = server.directory.path().join("copy");
+    let store = server.directory().join("store");
+    let copy = server.directory().join("copy");
     let copied = std::process::Command::new("cp").arg("-r").args([&store, &copy]).status().unwrap();
     assert!(copied.success());
     let seen = fleet.publish(0, "a", "2");

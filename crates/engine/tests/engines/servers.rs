@@ -1,12 +1,14 @@
 //! Real Redis servers and deployments of them.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dunlin_engine::redis::Topology;
 use dunlin_engine::{Server, ServerRole};
+use dunlin_testkit::Redis;
+pub use dunlin_testkit::free_port;
 use tempfile::TempDir;
 
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -14,82 +16,55 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// A server, killed when it is dropped.
 pub struct RedisServer {
     pub port: u16,
-    arguments: Vec<String>,
-    child: Child,
-    directory: TempDir,
+    redis: Redis,
 }
 
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+impl Deref for RedisServer {
+    type Target = Redis;
+
+    fn deref(&self) -> &Redis {
+        &self.redis
+    }
+}
+
+impl DerefMut for RedisServer {
+    fn deref_mut(&mut self) -> &mut Redis {
+        &mut self.redis
+    }
 }
 
 impl RedisServer {
     pub fn start(arguments: &[&str]) -> RedisServer {
-        // A free port may be taken by another process meanwhile; then another port is tried.
-        for _ in 0..20 {
-            let directory = TempDir::new().unwrap();
-            let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
-            let port = free_port();
-            if let Some(child) = spawn(port, &arguments, &directory, READY) {
-                return RedisServer { port, arguments, child, directory };
-            }
-        }
-        panic!("redis-server does not start");
-    }
-
-    pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Restarts it on the same port with its data.
-    pub fn restart(&mut self) {
-        self.restart_until(READY);
-    }
-
-    /// Like [`RedisServer::restart`], but waits for this output.
-    pub fn restart_until(&mut self, said: &str) {
-        let since = Instant::now();
-        loop {
-            if let Some(child) = spawn(self.port, &self.arguments, &self.directory, said) {
-                self.child = child;
-                return;
-            }
-            assert!(since.elapsed() < TIMEOUT, "the port was taken");
-        }
+        let redis = Redis::start(arguments);
+        RedisServer { port: redis.addr.port(), redis }
     }
 
     /// Copies what it has on its disk from one directory to another: its own, or one that is kept.
-    fn copy(from: &TempDir, to: &TempDir) {
-        let log = to.path().join("appendonlydir");
+    fn copy(from: &Path, to: &Path) {
+        let log = to.join("appendonlydir");
         if log.exists() {
             std::fs::remove_dir_all(log).unwrap();
         }
         let mut copy = Command::new("cp");
-        copy.arg("-r").arg(from.path().join("appendonlydir")).arg(to.path());
+        copy.arg("-r").arg(from.join("appendonlydir")).arg(to);
         assert!(copy.status().unwrap().success());
     }
 
     /// Copies its current data.
     pub fn backup(&self) -> TempDir {
         let backup = TempDir::new().unwrap();
-        RedisServer::copy(&self.directory, &backup);
+        RedisServer::copy(self.directory(), backup.path());
         backup
     }
 
     /// Replaces its data while it is stopped.
     pub fn put_back(&self, backup: &TempDir) {
-        RedisServer::copy(backup, &self.directory);
-    }
-
-    pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+        RedisServer::copy(backup.path(), self.directory());
     }
 
     /// Pins it to one core.
     pub fn pin(&self, core: usize) {
-        let (pid, core) = (self.child.id().to_string(), core.to_string());
+        let (pid, core) = (self.pid().to_string(), core.to_string());
         let mut taskset = Command::new("taskset");
         taskset.args(["-apc", &core, &pid]).stdout(Stdio::null());
         assert!(taskset.status().unwrap().success());
@@ -97,18 +72,10 @@ impl RedisServer {
 
     /// Returns the CPU time that it has used, in microseconds.
     pub fn cpu_us(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         let ticks = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
         // A tick is a hundredth of a second wherever Linux runs.
         ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000
-    }
-
-    /// Returns the output of `redis-cli` for a command.
-    pub fn cli(&self, arguments: &[&str]) -> String {
-        let port = self.port.to_string();
-        let output =
-            Command::new("redis-cli").args(["-p", &port]).args(arguments).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
     pub fn wait(&self, arguments: &[&str], part: &str) {
@@ -122,47 +89,6 @@ impl RedisServer {
     pub fn server(&self) -> Server {
         Server { host: "127.0.0.1".to_owned(), port: self.port, role: ServerRole::Data }
     }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// The output of a server that accepts connections.
-const READY: &str = "Ready to accept";
-
-fn spawn(port: u16, arguments: &[String], directory: &TempDir, mark: &str) -> Option<Child> {
-    let mut command = Command::new("redis-server");
-    if arguments.first().is_some_and(|first| first == "--sentinel") {
-        let path = directory.path().join("sentinel.conf");
-        if !path.exists() {
-            let lines = arguments[1..].join("\n");
-            std::fs::write(&path, format!("port {port}\nbind 127.0.0.1\n{lines}\n")).unwrap();
-        }
-        command.arg(path).arg("--sentinel");
-    } else {
-        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
-        command.arg("--dir").arg(directory.path()).args(arguments);
-    }
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages installs it"));
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    let is_ready = said
-        .by_ref()
-        .map_while(Result::ok)
-        .any(|line| line.contains(mark) || line.contains("Sentinel ID is"));
-    // The server keeps writing and must not block on its output.
-    std::thread::spawn(move || said.for_each(drop));
-    if !is_ready {
-        let _ = child.wait();
-        return None;
-    }
-    Some(child)
 }
 
 /// Servers in one of the supported deployments.
@@ -241,6 +167,6 @@ pub fn cluster_node() -> RedisServer {
 }
 
 pub fn meet(one: &RedisServer, other: &RedisServer) {
-    let bus = one.arguments[3].clone();
+    let bus = one.arguments()[3].clone();
     other.cli(&["CLUSTER", "MEET", "127.0.0.1", &one.port.to_string(), &bus]);
 }

@@ -21,6 +21,7 @@ pub(crate) mod heap;
 pub(crate) mod listener;
 pub(crate) mod proxy;
 pub(crate) mod random;
+#[cfg(feature = "tls")]
 pub(crate) mod record;
 pub(crate) mod remote;
 pub(crate) mod resolver;
@@ -33,6 +34,7 @@ pub(crate) mod stats;
 pub(crate) mod stream;
 pub(crate) mod time_slice;
 pub(crate) mod timer;
+#[cfg_attr(not(feature = "tls"), path = "tls_absent.rs")]
 pub(crate) mod tls;
 pub(crate) mod token;
 pub(crate) mod unauthenticated;

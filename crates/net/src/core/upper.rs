@@ -47,6 +47,7 @@ pub(crate) trait Spoken: Copy + Debug + PartialEq {
     fn progress_timeout_ms(self, limits: &Limits) -> Option<TimeoutMs>;
 
     /// Returns the response to a peer that sends plain text where TLS is expected.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing expects TLS"))]
     fn answer_in_plain_text(self) -> Option<&'static [u8]>;
 }
 

@@ -31,7 +31,7 @@ use self::job::{Job, Reply};
 pub use self::metrics::{Binding, ConnectionMetrics, SenderMetrics};
 use self::pool::{Pool, Shared};
 use self::trace::Trace;
-use crate::connect::{Connect, ConnectError};
+use crate::connect::Connect;
 use crate::outcome::{NotSent, Outcome};
 use crate::request::Request;
 use crate::service::Service;
@@ -191,7 +191,8 @@ impl<S: Service> Sender<S> {
     }
 
     /// Returns why there is no connection.
-    pub(crate) fn obstacle(&self) -> Option<ConnectError> {
+    #[cfg(feature = "fcm")]
+    pub(crate) fn obstacle(&self) -> Option<crate::connect::ConnectError> {
         self.shared.obstacle(Duration::ZERO)
     }
 

@@ -1,38 +1,22 @@
 //! Tests that changed permissions of a namespace hold on every worker once the change is answered.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
+use dunlin_testkit::WebSocket;
 use serde_json::{Value, json};
 
-use super::testkit::{TIMEOUT, TestServer, development};
+use super::testkit::{TestServer, development};
 
 const CHAT: &str = "/config/channel/namespaces/chat";
 
 /// A client of `/connection/websocket` that sends commands and reads their replies.
 struct Client {
-    stream: TcpStream,
+    socket: WebSocket,
     commands: u64,
 }
 
 impl Client {
     fn connect(server: &TestServer) -> Client {
-        let mut stream = TcpStream::connect(server.clients).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        stream
-            .write_all(
-                b"GET /connection/websocket HTTP/1.1\r\nHost: d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                  Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-            )
-            .unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        assert!(head.starts_with(b"HTTP/1.1 101"));
-        let mut client = Client { stream, commands: 0 };
+        let socket = WebSocket::open(server.clients, "/connection/websocket", "");
+        let mut client = Client { socket, commands: 0 };
         let reply = client.command("connect", &json!({}));
         assert!(reply["connect"]["client"].is_string(), "{reply}");
         client
@@ -41,23 +25,9 @@ impl Client {
     /// Sends a command and returns its reply, skipping pushes.
     fn command(&mut self, name: &str, of: &Value) -> Value {
         self.commands += 1;
-        let text = json!({"id": self.commands, name: of}).to_string();
-        assert!(text.len() < 126);
-        // One text frame, masked with zeros.
-        let mut frame = vec![0x81, 0x80 | text.len() as u8, 0, 0, 0, 0];
-        frame.extend_from_slice(text.as_bytes());
-        self.stream.write_all(&frame).unwrap();
+        self.socket.text(&json!({"id": self.commands, name: of}).to_string());
         loop {
-            let mut head = [0; 2];
-            self.stream.read_exact(&mut head).unwrap();
-            let mut length = usize::from(head[1]);
-            if length == 126 {
-                let mut extended = [0; 2];
-                self.stream.read_exact(&mut extended).unwrap();
-                length = usize::from(u16::from_be_bytes(extended));
-            }
-            let mut payload = vec![0; length];
-            self.stream.read_exact(&mut payload).unwrap();
+            let (_, payload) = self.socket.frame().unwrap();
             for line in payload.split(|byte| *byte == b'\n') {
                 let reply: Value = serde_json::from_slice(line).unwrap();
                 if reply["id"] == self.commands {

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use dunlin_testkit::{frame, handshake};
 use serde_json::json;
 
 use super::tenant_tests::{TENANTS, api, tenant, token};
@@ -103,20 +104,7 @@ impl Client {
 
 /// Returns a handshake followed by frames.
 fn websocket(path: &str, frames: &[u8]) -> Vec<u8> {
-    let head = format!(
-        "GET /connection/{path} HTTP/1.1\r\nHost: d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    );
-    [head.as_bytes(), frames].concat()
-}
-
-/// Returns a frame masked with zeros.
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let length = match payload.len() {
-        short @ ..126 => vec![0x80 | short as u8],
-        long => [&[0x80 | 126][..], &u16::try_from(long).unwrap().to_be_bytes()].concat(),
-    };
-    [&[first][..], &length, &[0; 4], payload].concat()
+    [handshake(&format!("/connection/{path}"), "").as_bytes(), frames].concat()
 }
 
 /// Returns the commands connect, presence and history (fields 4, 8 and 10 of a command in client.proto),

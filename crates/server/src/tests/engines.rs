@@ -11,122 +11,18 @@ mod redis;
 #[path = "engines/wildcards.rs"]
 mod wildcards;
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use dunlin_config::{Config, Engine};
-use rustix::process::{Pid, Signal};
+use dunlin_testkit::Redis;
 use serde_json::{Value, json};
 
 use super::{Cluster, Listener, TIMEOUT};
 use crate::message::worker::WorkerMessage;
 use crate::state::Lifecycle;
 use crate::state::settings::Settings;
-
-/// A Redis server that is killed at the end of the test, or earlier.
-struct Redis {
-    addr: SocketAddr,
-    child: Child,
-}
-
-impl Redis {
-    fn start(args: &[&str]) -> Redis {
-        // The port is free now; if another process takes it first, try another one.
-        for _ in 0..10 {
-            let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            if let Some(redis) = Redis::start_at(addr, args) {
-                return redis;
-            }
-        }
-        panic!("redis-server does not start");
-    }
-
-    fn start_at(addr: SocketAddr, args: &[&str]) -> Option<Redis> {
-        let port = addr.port().to_string();
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]).args(args);
-        Redis::spawn(addr, &mut command, "Ready to accept")
-    }
-
-    /// Starts a Sentinel whose configuration does not set a port.
-    fn sentinel(config: &Path) -> Redis {
-        for _ in 0..10 {
-            let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let mut command = Command::new("redis-server");
-            command.arg(config).args(["--sentinel", "--port", &addr.port().to_string()]);
-            if let Some(sentinel) = Redis::spawn(addr, &mut command, "Sentinel ID is") {
-                return sentinel;
-            }
-        }
-        panic!("the Sentinel does not start");
-    }
-
-    fn spawn(addr: SocketAddr, command: &mut Command, mark: &str) -> Option<Redis> {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages installs it"));
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = said.by_ref().map_while(Result::ok).any(|line| line.contains(mark));
-        // Drain its further output, so that it never blocks.
-        std::thread::spawn(move || said.for_each(drop));
-        if ready {
-            return Some(Redis { addr, child });
-        }
-        let _ = child.wait();
-        None
-    }
-
-    /// Sends a command and returns the first line of the response.
-    fn command(&self, command: &str) -> String {
-        let mut stream = TcpStream::connect(self.addr).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        write!(stream, "{command}\r\n").unwrap();
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).unwrap();
-        answer
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Starts another process at the same address.
-    fn again(&mut self, args: &[&str]) {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(redis) = Redis::start_at(self.addr, args) {
-                *self = redis;
-                return;
-            }
-            assert!(Instant::now() < deadline, "its port is somebody else's");
-        }
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn append_only(directory: &Path) -> Vec<String> {
-    let directory = directory.display();
-    format!("--appendonly yes --appendfsync always --dir {directory}")
-        .split(' ')
-        .map(str::to_owned)
-        .collect()
-}
 
 /// Channels without a namespace use Redis; those of `local` do not.
 fn on_redis(config: &mut Config, redis: SocketAddr) {
@@ -234,14 +130,11 @@ fn crosses(a: &Cluster, b: &Cluster) {
 
 #[test]
 fn a_redis_that_was_killed_and_kept_its_data_loses_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let args = append_only(directory.path());
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let mut redis = Redis::start(&args);
+    let mut redis = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (a, b) = (node(1, redis.addr), node(2, redis.addr));
     survives(&a, &b, |is_killed| match is_killed {
         true => redis.kill(),
-        false => redis.again(&args),
+        false => redis.restart(),
     });
 }
 
@@ -304,7 +197,7 @@ fn a_redis_that_lost_its_data_is_noticed() {
     let epoch = publish(&a, "news", 1)["epoch"].clone();
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
     redis.kill();
-    redis.again(&[]);
+    redis.restart();
     // The same offset as before, in another generation of the data.
     publish(&a, "news", 2);
     let push = listener.next().expect("it is still connected");
@@ -382,7 +275,7 @@ fn a_redis_that_comes_late_is_waited_for() {
     let answer = cluster.post("/api/publish", "{\"channel\":\"local:1\",\"data\":1}");
     assert!(answer.contains("result"), "{answer}");
     assert_eq!(local.next().unwrap()["pub"]["data"], 1);
-    redis.again(&[]);
+    redis.restart();
     ready(&cluster);
     let mut listener = Listener::connect(cluster.address, "news");
     publish(&cluster, "news", 2);
@@ -396,8 +289,8 @@ fn connections_that_redis_cuts_are_made_good_and_nobody_is_unsubscribed() {
     let mut listeners: Vec<Listener> =
         (0..20).map(|at| Listener::connect(b.address, &format!("room{at}"))).collect();
     for round in 1..=3 {
-        let killed = redis.command("CLIENT KILL TYPE pubsub");
-        assert!(killed.starts_with(':') && killed.trim() != ":0", "{killed}");
+        let killed = redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        assert!(killed.parse::<u64>().is_ok_and(|killed| killed > 0), "{killed}");
         for at in 0..20 {
             publish(&a, &format!("room{at}"), round);
         }
@@ -422,7 +315,7 @@ fn a_redis_that_is_stopped_holds_up_nobody_but_its_own_channels() {
     let mut listener = Listener::connect(b.address, "news");
     publish(&a, "news", 1);
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
-    redis.signal(Signal::STOP);
+    redis.signal("-STOP");
     let refused = a.post("/api/publish", "{\"channel\":\"news\",\"data\":2}");
     assert!(refused.contains("may have been stored"), "{refused}");
     let mut local = Listener::connect(a.address, "local:1");
@@ -434,7 +327,7 @@ fn a_redis_that_is_stopped_holds_up_nobody_but_its_own_channels() {
     // A client whose subscription fails is disconnected: without the channel, it would not notice what it misses.
     let (_, refused) = Listener::connect_to(b.address, "{\"subs\":{\"unheard\":{}}}");
     assert_eq!(refused["disconnect"]["code"], 3004, "{refused}");
-    redis.signal(Signal::CONT);
+    redis.signal("-CONT");
     publish(&a, "news", 3);
     let mut offset = 1;
     loop {

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use dunlin_config::{Config, Secret};
+use dunlin_testkit::handshake;
 
 use super::{Cluster, TIMEOUT};
 use crate::metrics::Metric;
@@ -65,12 +66,7 @@ fn who_shows_no_key_is_answered_before_his_body_is_read() {
 /// Opens a WebSocket and sends this many bytes of a frame of 60,000 bytes.
 fn half_a_frame(to: SocketAddr, from: [u8; 4], bytes: usize) -> TcpStream {
     let mut stream = connect(to, from);
-    stream
-        .write_all(
-            b"GET /connection/websocket HTTP/1.1\r\nHost: d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-        )
-        .unwrap();
+    stream.write_all(handshake("/connection/websocket", "").as_bytes()).unwrap();
     let mut head = [0; 1024];
     let read = stream.read(&mut head).unwrap();
     assert!(head[..read].starts_with(b"HTTP/1.1 101"));

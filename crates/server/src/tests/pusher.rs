@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dunlin_config::{Config, PusherApp, Secret};
+use dunlin_testkit::WebSocket;
 use ring::hmac;
 use serde_json::{Value, json};
 
@@ -45,7 +46,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// A client that has connected.
 struct Client {
-    stream: TcpStream,
+    socket: WebSocket,
     id: String,
 }
 
@@ -61,23 +62,9 @@ impl Client {
     }
 
     fn open(cluster: &Cluster, target: &str) -> Client {
-        let mut stream = TcpStream::connect(cluster.address).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        write!(
-            stream,
-            "GET {target} HTTP/1.1\r\nHost: d\r\nOrigin: https://example.com\r\nConnection: Upgrade\r\n\
-             Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
-        .unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
-        }
-        assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
-        Client { stream, id: String::new() }
+        let origin = "Origin: https://example.com
+";
+        Client { socket: WebSocket::open(cluster.address, target, origin), id: String::new() }
     }
 
     fn say(&mut self, message: &Value) {
@@ -85,43 +72,13 @@ impl Client {
     }
 
     fn say_text(&mut self, text: &str) {
-        let mut frame = vec![0x81];
-        match text.len() {
-            len @ 0..126 => frame.push(0x80 | len as u8),
-            len @ 126..65_536 => {
-                frame.push(0x80 | 126);
-                frame.extend((len as u16).to_be_bytes());
-            }
-            len => {
-                frame.push(0x80 | 127);
-                frame.extend((len as u64).to_be_bytes());
-            }
-        }
-        frame.extend([0; 4]);
-        frame.extend(text.as_bytes());
-        self.stream.write_all(&frame).unwrap();
+        self.socket.text(text);
     }
 
     /// Returns opcode and payload of the next frame.
     fn frame(&mut self) -> (u8, Vec<u8>) {
-        let mut head = [0; 2];
-        self.stream.read_exact(&mut head).unwrap();
-        let length = match head[1] {
-            126 => {
-                let mut bytes = [0; 2];
-                self.stream.read_exact(&mut bytes).unwrap();
-                usize::from(u16::from_be_bytes(bytes))
-            }
-            127 => {
-                let mut bytes = [0; 8];
-                self.stream.read_exact(&mut bytes).unwrap();
-                u64::from_be_bytes(bytes) as usize
-            }
-            length => usize::from(length),
-        };
-        let mut payload = vec![0; length];
-        self.stream.read_exact(&mut payload).unwrap();
-        (head[0] & 15, payload)
+        let (first, payload) = self.socket.frame().unwrap();
+        (first & 15, payload)
     }
 
     fn next(&mut self) -> Value {

@@ -3,6 +3,7 @@
 
 mod broadcast;
 mod cluster;
+mod comparison;
 mod help;
 mod http;
 mod pushes;

@@ -33,8 +33,6 @@ mod worker;
 pub use ledger::LedgerCheck;
 pub use options::Http;
 
-pub(crate) use ledger::run as judge_ledgers;
-pub(crate) use report::HttpReport;
 pub use summary::time;
 
 /// Compares the ledger of a run with the log of its server.
@@ -42,7 +40,7 @@ pub use summary::time;
 /// # Errors
 /// When one of them cannot be read.
 pub fn check_ledger(options: &LedgerCheck) -> Result<ExitStatus, Error> {
-    judge_ledgers(options).map(|(status, _)| status)
+    ledger::run(options).map(|(status, _)| status)
 }
 
 /// Runs the generator and prints its report.

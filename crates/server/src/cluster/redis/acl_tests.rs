@@ -1,11 +1,9 @@
 //! Tests of the permissions that the user in Redis needs.
 #![allow(clippy::unwrap_used, reason = "what does not come about fails the test")]
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use dunlin_config::{Engine, EngineTopology, Secret};
 use dunlin_hub::{ClientInfo, SessionId};
+use dunlin_testkit::Redis;
 
 use super::*;
 use crate::cluster::inbox::inbox;
@@ -13,55 +11,6 @@ use crate::cluster::lease::LeaseWrite;
 use crate::cluster::log_position::LogPosition;
 use crate::cluster::message::StoredMember;
 use crate::cluster::store::{LogClaim, LogEntry};
-
-struct Redis {
-    child: Child,
-    port: u16,
-    _directory: tempfile::TempDir,
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Redis {
-    fn start(arguments: &[&str]) -> Redis {
-        // The port was free a moment ago; if another process has taken it, try another one.
-        for _ in 0..20 {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = listener.local_addr().unwrap().port();
-            drop(listener);
-            let directory = tempfile::tempdir().unwrap();
-            let mut child = Command::new("redis-server")
-                .args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string(), "--dir"])
-                .arg(directory.path())
-                .args(arguments)
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap_or_else(|error| panic!("redis-server: {error}; scripts/packages"));
-            let mut said =
-                BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-            let is_ready = said.by_ref().any(|line| line.contains("Ready to accept"));
-            // It keeps writing, and must not block on a full pipe.
-            std::thread::spawn(move || said.for_each(drop));
-            if is_ready {
-                return Redis { child, port, _directory: directory };
-            }
-            let _ = child.wait();
-        }
-        panic!("redis-server does not start");
-    }
-
-    /// Returns the output of redis-cli for a command.
-    fn cli(&self, arguments: &[&str]) -> String {
-        let port = self.port.to_string();
-        let output = Command::new("redis-cli").args(["-p", &port]).args(arguments).output();
-        String::from_utf8_lossy(&output.unwrap().stdout).trim().to_owned()
-    }
-}
 
 /// The words of the documented `ACL SETUSER` line.
 fn documented_user() -> Vec<&'static str> {
@@ -133,7 +82,7 @@ async fn the_documented_user_may_do_what_is_needed() {
             }
         }
         assert_eq!(redis.cli(&documented_user()), "OK");
-        let addresses = [format!("127.0.0.1:{}", redis.port)].into();
+        let addresses = [redis.addr.to_string()].into();
         let (user, password) = (Some("dunlin".into()), Some(Secret::new("password")));
         let engine = Engine { addresses, topology, user, password, ..Engine::default() };
         does_all(&RedisAddress::new(&Arc::new(engine))).await;

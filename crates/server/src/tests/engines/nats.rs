@@ -1,117 +1,56 @@
 //! Nodes that share a real NATS server.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::net::TcpStream;
 
 use dunlin_config::{Engine, EngineKind, Secret};
+use dunlin_testkit::Nats;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tempfile::TempDir;
 
-use super::super::{Cluster, Listener, TIMEOUT};
+use super::super::{Cluster, Listener};
 use super::{crosses, is_lost_once, node_on, publish, recovering, survives, until};
 
-/// A NATS server that is killed at the end of the test, or earlier.
-pub(super) struct Nats {
-    pub(super) addr: SocketAddr,
-    child: Child,
-    directory: TempDir,
+/// A NATS server with JetStream.
+pub(super) fn start() -> Nats {
+    start_with("")
 }
 
-impl Nats {
-    pub(super) fn start() -> Nats {
-        Nats::start_with("")
-    }
-
-    /// Starts a server with this configuration.
-    fn start_with(config: &str) -> Nats {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("nats.conf"), config).unwrap();
-        let (child, addr) = spawn(&directory, -1).expect("nats-server starts");
-        Nats { addr, child, directory }
-    }
-
-    pub(super) fn engine(&self) -> Engine {
-        let addresses = [self.addr.to_string()].into();
-        Engine { kind: EngineKind::Nats, addresses, ..Engine::default() }
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Starts another process at the same address.
-    fn again(&mut self) {
-        let deadline = Instant::now() + TIMEOUT;
-        while Instant::now() < deadline {
-            if let Some((child, _)) = spawn(&self.directory, i32::from(self.addr.port())) {
-                self.child = child;
-                return;
-            }
-        }
-        panic!("its port is somebody else's");
-    }
+/// One with this configuration.
+fn start_with(config: &str) -> Nats {
+    Nats::start(&["-js"], config)
 }
 
-impl Drop for Nats {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Starts a server; returns it with its address once it listens. With port -1 the kernel chooses the port.
-fn spawn(directory: &TempDir, port: i32) -> Option<(Child, SocketAddr)> {
-    let mut child = Command::new("nats-server")
-        .args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"])
-        .arg(directory.path().join("store"))
-        .arg("-c")
-        .arg(directory.path().join("nats.conf"))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("nats-server: {error}; scripts/packages installs it"));
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let listening = "Listening for client connections on ";
-    let addr = said.by_ref().find_map(|line| line.split_once(listening)?.1.parse().ok());
-    let is_ready = said.by_ref().any(|line| line.contains("Server is ready"));
-    // Drain its further output, so that it never blocks.
-    std::thread::spawn(move || said.for_each(drop));
-    match addr {
-        Some(addr) if is_ready => Some((child, addr)),
-        _ => {
-            let _ = child.wait();
-            None
-        }
-    }
+pub(super) fn engine_at(nats: &Nats) -> Engine {
+    let addresses = [nats.addr.to_string()].into();
+    Engine { kind: EngineKind::Nats, addresses, ..Engine::default() }
 }
 
 #[test]
 fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
-    let nats = Nats::start();
-    crosses(&node_on(1, nats.engine()), &node_on(2, nats.engine()));
+    let nats = start();
+    crosses(&node_on(1, engine_at(&nats)), &node_on(2, engine_at(&nats)));
 }
 
 #[test]
 fn a_nats_that_was_killed_and_kept_its_data_loses_nothing() {
-    let mut nats = Nats::start();
-    let (a, b) = (node_on(1, nats.engine()), node_on(2, nats.engine()));
+    let mut nats = start();
+    let (a, b) = (node_on(1, engine_at(&nats)), node_on(2, engine_at(&nats)));
     survives(&a, &b, |is_killed| match is_killed {
         true => nats.kill(),
-        false => nats.again(),
+        false => nats.restart(),
     });
 }
 
 #[test]
 fn a_nats_that_lost_its_data_is_noticed() {
-    let mut nats = Nats::start();
-    let engine = || Engine { stream_in_memory: true, ..nats.engine() };
+    let mut nats = start();
+    let engine = || Engine { stream_in_memory: true, ..engine_at(&nats) };
     let (a, b) = (node_on(1, engine()), node_on(2, engine()));
     let mut listener = Listener::connect(b.address, "news");
     let epoch = publish(&a, "news", 1)["epoch"].clone();
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
     nats.kill();
-    nats.again();
+    nats.restart();
     // The same offset as before, in another generation of the data.
     publish(&a, "news", 2);
     let push = listener.next().expect("it is still connected");
@@ -124,8 +63,8 @@ fn a_nats_that_lost_its_data_is_noticed() {
 
 #[test]
 fn clients_of_a_nats_whose_stream_was_purged_are_unsubscribed_once() {
-    let nats = Nats::start();
-    let engine = || Engine { position_check_ms: 500, ..nats.engine() };
+    let nats = start();
+    let engine = || Engine { position_check_ms: 500, ..engine_at(&nats) };
     let (a, b) = (node_on(1, engine()), node_on(2, engine()));
     let prefix = engine().prefix;
     is_lost_once(&a, &b, || {
@@ -139,22 +78,9 @@ fn clients_of_a_nats_whose_stream_was_purged_are_unsubscribed_once() {
 
 #[test]
 fn a_nats_without_jetstream_is_named_and_the_rest_goes_on() {
-    let nats = Nats::start();
-    let (mut plain, addr) = {
-        let mut child = Command::new("nats-server")
-            .args(["-a", "127.0.0.1", "-p", "-1"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut said = said.skip_while(|line| !line.contains("Listening for client"));
-        let line = said.next().expect("it listens");
-        std::thread::spawn(move || said.for_each(drop));
-        (child, line.rsplit(' ').next().unwrap().to_owned())
-    };
+    let plain = Nats::start(&[], "");
     let cluster = Cluster::start_with(1, |config| {
-        let engine = Engine { addresses: [addr].into(), ..nats.engine() };
-        super::on_engine(config, engine);
+        super::on_engine(config, engine_at(&plain));
     });
     until("the state of the engine is never known", || {
         cluster.state.engines.health().into_values().eq(["no_jetstream"])
@@ -164,8 +90,6 @@ fn a_nats_without_jetstream_is_named_and_the_rest_goes_on() {
     let mut local = Listener::connect(cluster.address, "local:1");
     publish(&cluster, "local:1", 1);
     assert_eq!(local.next().unwrap()["pub"]["data"], 1);
-    let _ = plain.kill();
-    let _ = plain.wait();
 }
 
 /// Seed and public key of a user that exists only in these tests, made by `nk -gen user -pubout`.
@@ -190,7 +114,7 @@ fn nodes_log_in_by_tls_a_certificate_and_an_nkey_and_a_key_that_is_replaced_is_u
         (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
     };
     let (chain, key) = issue("127.0.0.1");
-    let nats = Nats::start_with(&format!(
+    let nats = start_with(&format!(
         "tls {{ cert_file: {:?}, key_file: {:?}, ca_file: {:?}, verify: true }}\n\
          authorization {{ users = [{{ nkey: {PUBLIC} }}] }}",
         file("cert", &chain),
@@ -206,7 +130,7 @@ fn nodes_log_in_by_tls_a_certificate_and_an_nkey_and_a_key_that_is_replaced_is_u
         tls_client_cert: Some(chain.as_str().into()),
         tls_client_key: Some(Secret::new(key.as_str())),
         nkey_seed_file: Some(seed.as_str().into()),
-        ..nats.engine()
+        ..engine_at(&nats)
     };
     let health = |node: &Cluster| node.state.engines.health().into_values().next();
     let early = Cluster::start_with(1, |config| super::on_engine(config, engine()));

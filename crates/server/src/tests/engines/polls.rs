@@ -22,7 +22,7 @@ fn poll_after_redis_lost_its_data_is_answered_at_once_and_notified_of_the_gap() 
     let first = poll(&cluster, "channel=news&channel=local:1");
     let waiting = WaitingPoll::park(&cluster, &ask(&first), "news", 1);
     redis.kill();
-    redis.again(&[]);
+    redis.restart();
     publish(&cluster, "news", 2);
     // Another subscriber is at the new stream's position.
     let _later = Listener::connect(cluster.address, "news");
@@ -39,19 +39,17 @@ fn poll_after_redis_lost_its_data_is_answered_at_once_and_notified_of_the_gap() 
 /// has had long before.
 #[test]
 fn poll_after_a_new_stream_does_not_repeat_what_the_client_had() {
-    let directory = tempfile::tempdir().unwrap();
-    let args = ["--dir", directory.path().to_str().unwrap()];
-    let mut redis = Redis::start(&args);
+    let mut redis = Redis::start(&[]);
     let cluster = node(1, redis.addr);
     let all = |number: u64| publish(&cluster, "news", number);
     (1..=3).for_each(|number| _ = all(number));
-    assert!(redis.command("SAVE").starts_with("+OK"));
+    assert_eq!(redis.cli(&["SAVE"]), "OK");
     (4..=5).for_each(|number| _ = all(number));
     let first = poll(&cluster, "channel=news&channel=local:1&cursor=0");
     assert_eq!(data(&first), [1, 2, 3, 4, 5]);
     let waiting = WaitingPoll::park(&cluster, &ask(&first), "news", 1);
     redis.kill();
-    redis.again(&args);
+    redis.restart();
     all(6);
     let second = waiting.answer();
     assert_eq!(second["positions"]["news"], first["positions"]["news"], "{second}");
@@ -92,7 +90,7 @@ fn client_with_a_server_side_subscription_is_made_to_come_back_after_a_gap() {
     let epoch = publish(&cluster, "news", 1)["epoch"].clone();
     let mut listener = Listener::connect(cluster.address, "news");
     redis.kill();
-    redis.again(&[]);
+    redis.restart();
     publish(&cluster, "news", 2);
     let ended = listener.next().expect("an unsubscribe push");
     assert_eq!(ended["unsubscribe"]["code"], 2500, "{ended}");

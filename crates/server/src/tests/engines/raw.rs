@@ -7,8 +7,9 @@ use dunlin_config::{ChannelOptions, Config, Engine};
 use serde_json::{Value, json};
 
 use super::super::{Cluster, Listener};
-use super::nats::Nats;
+use super::nats;
 use super::{publish, until};
+use dunlin_testkit::Nats;
 
 /// Another program that uses the NATS server.
 struct Program(BufReader<TcpStream>);
@@ -45,12 +46,12 @@ impl Program {
 }
 
 fn raw(nats: &Nats) -> Engine {
-    Engine { raw: true, raw_separator: ".".into(), ..nats.engine() }
+    Engine { raw: true, raw_separator: ".".into(), ..nats::engine_at(nats) }
 }
 
 fn node(nats: &Nats, engine: Engine, change: impl FnOnce(&mut Config)) -> Cluster {
     let cluster = Cluster::start_with(2, |config| {
-        config.engines.insert("kept", Engine { prefix: "inner".into(), ..nats.engine() });
+        config.engines.insert("kept", Engine { prefix: "inner".into(), ..nats::engine_at(nats) });
         config.engines.insert("raw", engine);
         let open = ChannelOptions {
             wildcards: true,
@@ -79,7 +80,7 @@ fn subscribe(cluster: &Cluster, channels: &[&str]) -> (Listener, Value) {
 
 #[test]
 fn clients_and_any_program_of_nats_hear_each_other() {
-    let nats = Nats::start();
+    let nats = nats::start();
     let node = node(&nats, raw(&nats), |_| {});
     let mut program = Program::connect(nats.addr);
     let (mut exact, _) = subscribe(&node, &["chat:a.b"]);
@@ -132,7 +133,7 @@ fn clients_and_any_program_of_nats_hear_each_other() {
 
 #[test]
 fn no_client_reaches_a_subject_beyond_its_namespaces() {
-    let nats = Nats::start();
+    let nats = nats::start();
     let engine = Engine { raw_prefix: "app.".into(), raw_separator: ":".into(), ..raw(&nats) };
     let node = node(&nats, engine, |config| {
         config.channel.without_namespace = ChannelOptions {

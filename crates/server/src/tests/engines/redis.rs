@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use dunlin_config::{Engine, EngineReadFrom, EngineTopology, Secret};
+use dunlin_testkit::free_port;
 use rcgen::{CertificateParams, KeyPair};
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -29,24 +29,18 @@ fn with_tls(directory: &TempDir) -> (Redis, Arc<str>) {
                 path.display().to_string()
             },
         );
-    for _ in 0..20 {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        drop(listener);
-        let port = addr.port().to_string();
+    let redis = Redis::start_with(|port| {
         let arguments = [
             ["--port", "0"],
-            ["--tls-port", &port],
+            ["--tls-port", port],
             ["--tls-cert-file", &certificate_path],
             ["--tls-key-file", &key_path],
             ["--tls-auth-clients", "no"],
             ["--requirepass", "secret"],
         ];
-        if let Some(redis) = Redis::start_at(addr, arguments.as_flattened()) {
-            return (redis, certificate.into());
-        }
-    }
-    panic!("redis-server does not start with TLS");
+        arguments.as_flattened().iter().map(|&argument| argument.to_owned()).collect()
+    });
+    (redis, certificate.into())
 }
 
 #[test]
@@ -83,15 +77,14 @@ fn nodes_share_a_redis_by_its_url_and_by_its_socket() {
 #[test]
 fn sentinels_have_a_login_of_their_own() {
     let primary = Redis::start(&["--requirepass", "secret"]);
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("sentinel.conf");
-    let port = primary.addr.port();
-    let config = format!(
-        "bind 127.0.0.1\ndir {}\nsentinel monitor main 127.0.0.1 {port} 1\nsentinel auth-pass main secret\nuser default off\nuser dunlin on >apart ~* &* +@all\n",
-        directory.path().display()
-    );
-    std::fs::write(&path, config).unwrap();
-    let sentinel = Redis::sentinel(&path);
+    let monitor = format!("sentinel monitor main 127.0.0.1 {} 1", primary.addr.port());
+    let sentinel = Redis::start(&[
+        "--sentinel",
+        &monitor,
+        "sentinel auth-pass main secret",
+        "user default off",
+        "user dunlin on >apart ~* &* +@all",
+    ]);
     let engine = || Engine {
         topology: EngineTopology::Sentinel,
         addresses: [sentinel.addr.to_string()].into(),
@@ -121,7 +114,7 @@ fn publications_beyond_what_may_wait_are_refused_and_another_engine_goes_on() {
     until("the engines are never ready", || {
         cluster.state.engines.health().into_values().eq(["ready", "ready"])
     });
-    slow.signal(Signal::STOP);
+    slow.signal("-STOP");
     let body = json!({"channel": "news", "data": "x".repeat(20_000)}).to_string();
     let post = || {
         let mut stream = TcpStream::connect(cluster.address).unwrap();
@@ -139,7 +132,7 @@ fn publications_beyond_what_may_wait_are_refused_and_another_engine_goes_on() {
     let mut listener = Listener::connect(cluster.address, "other:1");
     publish(&cluster, "other:1", 1);
     assert_eq!(listener.next().unwrap()["pub"]["data"], 1);
-    slow.signal(Signal::CONT);
+    slow.signal("-CONT");
     publish(&cluster, "news", 2);
 }
 
@@ -159,7 +152,7 @@ fn a_redis_that_may_evict_is_named_and_serves() {
         redis.addr
     );
     assert!(text.contains(&metric), "{text}");
-    redis.command("CONFIG SET maxmemory-policy noeviction");
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     ready(&cluster);
     assert!(cluster.state.engines.shard_states().is_empty());
 }
@@ -176,13 +169,9 @@ fn metric(cluster: &Cluster, name: &str) -> u64 {
 /// Clients recover through a replica, and recover everything whatever happens to the replica.
 #[test]
 fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
-    // A full synchronization writes a file.
-    let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path().display().to_string();
-    let primary = Redis::start(&["--dir", &directory]);
+    let primary = Redis::start(&[]);
     let port = primary.addr.port().to_string();
-    let following = ["--replicaof", "127.0.0.1", &port, "--dir", &directory];
-    let mut replica = Redis::start(&following);
+    let mut replica = Redis::start(&["--replicaof", "127.0.0.1", &port]);
     let engine = || Engine {
         addresses: [primary.addr.to_string()].into(),
         read_from: EngineReadFrom::ReplicaPreferred,
@@ -210,7 +199,7 @@ fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
         recover();
         metric(&b, "dunlin_engine_replica_reads_total") > 0
     });
-    replica.signal(Signal::STOP);
+    replica.signal("-STOP");
     until("the silence is not named", || {
         recover();
         b.state.engines.health().into_values().eq(["replica_silent"])
@@ -222,7 +211,7 @@ fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
     });
     let states = json!({"main": {"no_replica": 1}});
     until("a state stays behind", || json!(b.state.engines.shard_states()) == states);
-    replica.again(&following);
+    replica.restart();
     let before = metric(&b, "dunlin_engine_replica_reads_total");
     until("it is not read from again", || {
         recover();
@@ -231,36 +220,29 @@ fn clients_recover_by_a_replica_and_never_less_than_by_its_primary() {
 }
 
 /// A Redis Cluster of one primary with all slots.
-fn cluster_of_one() -> (Redis, TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let bus = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let port = bus.port().to_string();
-    // What it knows of its cluster is in a file there.
-    let at = directory.path().to_str().unwrap();
-    let redis = Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &port, "--dir", at]);
+fn cluster_of_one() -> Redis {
+    let port = free_port().to_string();
+    let redis = Redis::start(&["--cluster-enabled", "yes", "--cluster-port", &port]);
     until("the cluster takes no slots", || {
-        redis.command("CLUSTER ADDSLOTSRANGE 0 16383").starts_with("+OK")
+        redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]) == "OK"
     });
     until("the cluster is never whole", || {
-        let mut stream = TcpStream::connect(redis.addr).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        write!(stream, "CLUSTER INFO\r\nQUIT\r\n").unwrap();
-        std::io::read_to_string(stream).unwrap().contains("cluster_state:ok")
+        redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
     });
-    (redis, directory)
+    redis
 }
 
 /// Two nodes on such an engine, whose data are then flushed.
 fn flushed(engine: impl Fn() -> Engine, redis: &Redis) {
     let engine = || Engine { position_check_ms: 500, ..engine() };
     let (a, b) = (node_on(1, engine()), node_on(2, engine()));
-    is_lost_once(&a, &b, || _ = redis.command("FLUSHALL"));
+    is_lost_once(&a, &b, || _ = redis.cli(&["FLUSHALL"]));
 }
 
 /// Regression: each of the partitions of a cluster noticed for itself, at its own time, and more than once.
 #[test]
 fn clients_of_a_cluster_that_was_flushed_are_unsubscribed_once() {
-    let (redis, _directory) = cluster_of_one();
+    let redis = cluster_of_one();
     let engine = || Engine {
         topology: EngineTopology::Cluster,
         addresses: [redis.addr.to_string()].into(),
@@ -279,12 +261,8 @@ fn clients_of_a_redis_that_was_flushed_are_unsubscribed_once() {
 #[test]
 fn clients_of_a_primary_of_sentinels_that_was_flushed_are_unsubscribed_once() {
     let primary = Redis::start(&[]);
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("sentinel.conf");
-    let (port, at) = (primary.addr.port(), directory.path().display());
-    let config = format!("bind 127.0.0.1\ndir {at}\nsentinel monitor main 127.0.0.1 {port} 1\n");
-    std::fs::write(&path, config).unwrap();
-    let sentinel = Redis::sentinel(&path);
+    let monitor = format!("sentinel monitor main 127.0.0.1 {} 1", primary.addr.port());
+    let sentinel = Redis::start(&["--sentinel", &monitor]);
     let engine = || Engine {
         topology: EngineTopology::Sentinel,
         addresses: [sentinel.addr.to_string()].into(),
@@ -296,10 +274,7 @@ fn clients_of_a_primary_of_sentinels_that_was_flushed_are_unsubscribed_once() {
 
 /// The number of calls of a command that Redis counts, scripts included.
 fn calls(redis: &Redis, command: &str) -> u64 {
-    let mut stream = TcpStream::connect(redis.addr).unwrap();
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-    write!(stream, "INFO commandstats\r\nQUIT\r\n").unwrap();
-    let stats = std::io::read_to_string(stream).unwrap();
+    let stats = redis.cli(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
     line.and_then(|line| line.strip_prefix("calls=")?.split(',').next()?.parse().ok()).unwrap_or(0)
 }

@@ -5,13 +5,14 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use super::super::{Cluster, Listener};
-use super::nats::Nats;
+use super::nats;
 use super::{publish, ready};
+use dunlin_testkit::Nats;
 
 const SECRET: &str = "wildcards-wildcards-wildcards-01";
 
 fn node(number: u16, nats: &Nats, change: impl FnOnce(&mut Config)) -> Cluster {
-    let engine = nats.engine();
+    let engine = nats::engine_at(nats);
     let cluster = Cluster::start_with(2, |config| {
         config.server.node = number;
         config.client.token.hmac_secret = Some(Secret::new(SECRET));
@@ -82,7 +83,7 @@ fn may_subscribe(cluster: &Cluster, user: &str, claims: Value, channel: &str) ->
 
 #[test]
 fn a_wildcard_hears_the_channels_of_its_namespace_on_every_node_and_each_once() {
-    let nats = Nats::start();
+    let nats = nats::start();
     let (a, b) = (node(1, &nats, |_| {}), node(2, &nats, |_| {}));
     let channels = ["chat:>", "chat:a.*", "chat:a.b"];
     let (mut listener, connected) = connect(&b, "bob", json!({}), &channels);
@@ -122,7 +123,7 @@ fn a_wildcard_hears_the_channels_of_its_namespace_on_every_node_and_each_once() 
 
 #[test]
 fn nothing_but_subscribing_is_done_with_a_wildcard() {
-    let nats = Nats::start();
+    let nats = nats::start();
     let node = node(1, &nats, |_| {});
     for (path, body) in [
         ("/api/publish", json!({"channel": "chat:*", "data": 1})),
@@ -146,7 +147,7 @@ fn nothing_but_subscribing_is_done_with_a_wildcard() {
 /// Each of these users may subscribe to some channels, and tries to receive others by a wildcard.
 #[test]
 fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
-    let nats = Nats::start();
+    let nats = nats::start();
     let node = node(1, &nats, |_| {});
     let may =
         |user: &str, claims: Value, channel: &str| may_subscribe(&node, user, claims, channel);
@@ -190,7 +191,7 @@ fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
 
 #[test]
 fn names_that_a_namespace_stopped_admitting_are_not_heard_by_a_wildcard() {
-    let nats = Nats::start();
+    let nats = nats::start();
     // The nodes have different rules, as in the middle of a change.
     let open = node(1, &nats, |config| {
         let mut options = config.channel.namespaces.get("named").unwrap().clone();
@@ -208,7 +209,7 @@ fn names_that_a_namespace_stopped_admitting_are_not_heard_by_a_wildcard() {
 
 #[test]
 fn a_node_hears_so_many_wildcards_and_no_more() {
-    let nats = Nats::start();
+    let nats = nats::start();
     let node = node(1, &nats, |config| {
         let mut engine = config.engines.get("main").unwrap().clone();
         engine.wildcards_max = 2;

@@ -1,0 +1,13 @@
+//! Dialogues of peers with the codecs.
+
+#[path = "../fuzz_targets/mod.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared with the fuzz targets")]
+mod fuzz_targets;
+mod http2_oracle;
+#[path = "../../../../fuzz/replay.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each crate uses its part")]
+mod replay;
+mod stories;
+
+// The seed corpus of every fuzz target of this crate, and whatever a fuzzer has found beside it.
+replay::tests!(fuzz_targets::TARGETS, 2048);
