@@ -1,4 +1,4 @@
-//! Switches to a new snapshot of the settings, between turns of the loop.
+//! Adopts a new snapshot of the settings, between turns of the loop, and brings about what has changed.
 //!
 //! A worker adopts the newest snapshot when it wakes, before anything else, and at the end of each turn while it is awake. So a
 //! change wakes no worker, unless it requires immediate work. [`dunlin_bus::Rollout`] explains why no older snapshot is used
@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use dunlin_config::{Config, TENANT_BYTES_MAX};
+use dunlin_config::{Config, Effect, Effects, TENANT_BYTES_MAX};
 use dunlin_hub::tenant::MARK;
 use dunlin_hub::{CheckedSubscription, HubConfig};
 use dunlin_net::{ConnId, Context};
@@ -15,7 +15,6 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 
 use super::Worker;
 use super::link::{Link, Role};
-use super::parts::SettingsEffect;
 use super::permission::Standings;
 use crate::crash;
 use crate::message::bus::BusMessage;
@@ -28,7 +27,7 @@ const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
 const WITHDRAWAL_STEPS: u32 = 1_024;
 
 impl Worker<'_> {
-    /// Switches to the newest snapshot if it is not in use yet.
+    /// Adopts the newest snapshot if it is not in use yet.
     pub(super) fn adopt_newest(&mut self, cx: &mut Context<Link>) {
         let generation = self.state.generation();
         if generation == self.settings.generation() {
@@ -36,12 +35,12 @@ impl Worker<'_> {
         }
         crash::reach("adopt");
         let newest = self.state.newest_for(self.index);
-        if let Err(reason) = self.switch_to(cx, &newest) {
-            tracing::warn!(worker = self.index, revision = newest.revision, reason, "not switched");
+        if let Err(reason) = self.adopt(cx, &newest) {
+            tracing::warn!(worker = self.index, revision = newest.revision, reason, "not adopted");
             self.state.reject(self.index, generation, reason);
         }
         self.settings.handle_generation(generation);
-        self.state.loop_stats[self.index].runs(self.settings.revision);
+        self.state.loop_stats[self.index].adopted(self.settings.revision);
         let is_awaited = self.state.rollout.adopted(self.index, generation);
         crash::reach("adopted");
         if is_awaited {
@@ -49,7 +48,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Notifies the admin thread, which waits for this worker to switch. If its ring is full it checks by itself, only later.
+    /// Notifies the admin thread, which waits for this worker to adopt the settings. If its ring is full it checks by itself, only later.
     pub(super) fn confirm_adoption(&mut self) {
         self.send_to_admin(BusMessage::SettingsAdopted);
     }
@@ -67,53 +66,71 @@ impl Worker<'_> {
         let _ = self.endpoint.send(self.state.admin_endpoint(), message);
     }
 
-    fn switch_to(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
+    fn adopt(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
         if crash::is_refused(self.index, &newest.config) {
             return Err("refused by a test".into());
         }
         let (before, state) = (self.settings.snapshot(), Arc::clone(&self.state));
-        let (old, new) = (&before.config, &newest.config);
-        let switched = self.switch_node(old, new).and_then(|()| {
-            self.listeners.switch(cx, &state, (&before, newest), self.drain.is_some())
+        let effects = before.effects(newest);
+        let applied = self.apply_node(&before.config, &newest.config).and_then(|()| {
+            self.listeners.apply(cx, &state, (&before, newest), effects, self.drain.is_some())
         });
-        if let Err(reason) = switched {
+        if let Err(reason) = applied {
             // No session was opened under another number in the meantime, so the previous number still fits.
-            let _ = self.hub.set_node(state.node_number(old));
+            let _ = self.hub.set_node(state.node_number(&before.config));
             return Err(reason);
         }
-        let effects = self.settings.switch(newest);
-        cx.set_coalesce_ms(u64::from(new.server.coalesce_ms));
-        self.apply_user_table(&before);
-        self.apply_pacing(Some(&before));
-        self.apply_hooks();
-        effects.for_each(|effect| self.apply_effect(cx, effect));
+        self.settings.adopt(newest);
+        for effect in effects.iter() {
+            self.apply(cx, effect, effects, &before);
+        }
         Ok(())
     }
 
-    /// Applies an effect of the switch to the current snapshot.
-    fn apply_effect(&mut self, cx: &mut Context<Link>, effect: SettingsEffect) {
+    /// Brings about an effect of the change from `before` to the adopted settings.
+    fn apply(
+        &mut self,
+        cx: &mut Context<Link>,
+        effect: Effect,
+        effects: Effects,
+        before: &Arc<Settings>,
+    ) {
         match effect {
-            SettingsEffect::Pinning => {
+            Effect::Coalescing => {
+                cx.set_coalesce_ms(u64::from(self.settings.config.server.coalesce_ms));
+            }
+            Effect::UserCounts => self.apply_user_table(before),
+            Effect::Pacing => self.apply_pacing(Some(before)),
+            Effect::Hooks => self.apply_hooks(),
+            Effect::Pinning => {
                 let core = self.settings.config.server.pin_workers.then_some(self.index);
                 if let Err(error) = dunlin_net::pin(core) {
                     // The worker also runs on another core, and the connections that are open can no longer be undone.
                     tracing::warn!(worker = self.index, %error, "server.pin_workers has no effect");
                 }
             }
-            SettingsEffect::Limits => {
+            Effect::Limits => {
                 self.hub.set_limits(&hub_config(self.index, 0, &self.state, &self.settings));
-                self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
                 self.bound_unauthenticated(cx);
                 self.bound_buffers(cx);
             }
-            SettingsEffect::Cluster => self.apply_cluster(),
-            SettingsEffect::Proxies => self.apply_proxies(),
-            SettingsEffect::Upstreams => self.apply_upstreams(),
-            SettingsEffect::Engines => self.apply_engines(cx),
-            SettingsEffect::ConnectionTokens => self.close_revoked(cx),
-            SettingsEffect::PusherApps => self.end_pusher_apps(cx),
-            SettingsEffect::Tenants => self.end_tenants(cx),
-            SettingsEffect::SubscriptionTokens => {
+            Effect::BusSlots => {
+                self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
+            }
+            Effect::Cluster => self.apply_cluster(),
+            Effect::Proxies => self.apply_proxies(),
+            Effect::ExpressionData if effects.contains(Effect::Proxies) => {}
+            Effect::ExpressionData => self.apply_proxies(),
+            Effect::Upstreams => self.apply_upstreams(),
+            Effect::Engines => self.apply_engines(cx),
+            Effect::EngineOfChannels if effects.contains(Effect::Engines) => {}
+            Effect::EngineOfChannels => self.apply_engines(cx),
+            Effect::ConnectionTokens => self.close_revoked(cx),
+            Effect::Anonymous if effects.contains(Effect::ConnectionTokens) => {}
+            Effect::Anonymous => self.close_revoked(cx),
+            Effect::PusherApps => self.end_pusher_apps(cx),
+            Effect::Tenants => self.end_tenants(cx),
+            Effect::SubscriptionTokens => {
                 let settings = self.settings.snapshot();
                 let places = self.grants.without_key(|channel, key| {
                     let tenant = settings.tenants.of(channel);
@@ -121,12 +138,21 @@ impl Worker<'_> {
                 });
                 self.invalidate_subscriptions(cx, places, "the key of its token was revoked");
             }
-            SettingsEffect::Permissions => self.sweeps.begin_withdrawal(),
+            Effect::Permissions => self.sweeps.begin_withdrawal(),
+            // Brought about before the settings are adopted, since they may fail.
+            Effect::Listeners | Effect::Tls | Effect::RequestLimits | Effect::Node => {}
+            // In the settings as they were derived.
+            Effect::Certificates | Effect::Name | Effect::Namespaces | Effect::WithoutNamespace => {
+            }
+            Effect::Read | Effect::NewConnections | Effect::NextStart => return,
+            // Of other threads.
+            Effect::AdminPort | Effect::AdminTokens | Effect::Log | Effect::PushSenders => return,
         }
+        self.state.effects.count(effect);
     }
 
     /// Uses another node number for new session ids; open sessions keep theirs.
-    fn switch_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
+    fn apply_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
         // In a cluster the lease determines the number; it arrives separately.
         if old.server.node == new.server.node || self.state.cluster.number().is_some() {
             return Ok(());

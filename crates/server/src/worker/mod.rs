@@ -15,7 +15,7 @@
 //!   embedding program; [`engines`] drives engines.
 //! - [`completion`] handles events of the hub, [`flush`] writes outboxes, [`fanout`] paces broadcasts, [`deadlines`] detects dead
 //!   clients.
-//! - [`gauges`] publishes gauges, [`users`] counts connections of users, [`adoption`] switches settings, [`webhooks`] emits
+//! - [`gauges`] publishes gauges, [`users`] counts connections of users, [`adoption`] adopts settings, [`webhooks`] emits
 //!   events, [`drain`] disconnects clients at shutdown.
 
 mod accept;
@@ -92,10 +92,10 @@ use self::engines::Engines;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptLimits, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate, CapabilityTable, Clock,
-    Connects, Drain, FanoutGate, ForwardedTable, Grants, Heartbeat, LargeAnswers, PeerAddresses,
-    Pending, PendingRequests, Polls, ProxyCalls, PushCalls, PusherSessions, RunningSettings,
-    Sweeps, WebhookEmitter,
+    AcceptLimits, AdoptedSettings, AffectedCounter, ApiCalls, Backlogs, Budgets, BufferGate,
+    CapabilityTable, Clock, Connects, Drain, FanoutGate, ForwardedTable, Grants, Heartbeat,
+    LargeAnswers, PeerAddresses, Pending, PendingRequests, Polls, ProxyCalls, PushCalls,
+    PusherSessions, Sweeps, WebhookEmitter,
 };
 use self::program::{INBOX, ProgramLink};
 use self::timer::Timer;
@@ -117,7 +117,7 @@ const TRIM_S: u64 = 10;
 pub(crate) struct Worker<'w> {
     index: usize,
     state: Arc<ServerState>,
-    settings: RunningSettings,
+    settings: AdoptedSettings,
     endpoint: &'w mut Endpoint<BusMessage>,
     hub: Hub,
     /// Encodes replies; the hub has its own encoder for pushes.
@@ -237,7 +237,7 @@ impl<'w> Worker<'w> {
             sweeps: Sweeps::default(),
             drain: None,
             state: Arc::clone(state),
-            settings: RunningSettings::new(generation, settings),
+            settings: AdoptedSettings::new(generation, settings),
             endpoint,
         })
     }
@@ -268,7 +268,7 @@ impl<'w> Worker<'w> {
         self.apply_cluster();
         // An earlier incarnation may have set another bound.
         self.endpoint.set_ring_slots(self.settings.config.limits.bus_slots as usize);
-        state.loop_stats[index].runs(self.settings.revision);
+        state.loop_stats[index].adopted(self.settings.revision);
         if state.rollout.adopted(index, self.settings.generation()) {
             // The admin thread has asked the incarnation before this one.
             self.confirm_adoption();
