@@ -35,6 +35,8 @@ mod revocation_tests;
 mod revocations;
 #[cfg(test)]
 mod rules_tests;
+#[cfg(test)]
+mod series_tests;
 mod status;
 mod sync;
 #[cfg(test)]
