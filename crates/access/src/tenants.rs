@@ -46,12 +46,10 @@ pub struct Tenants {
 
 impl Tenants {
     /// Returns the tenants of a new configuration, updated by its differences from the old one.
-    pub fn next(&self, old: &Config, new: &Config) -> Tenants {
+    pub fn next(&self, old: &Config, new: &Config, all_anew: bool) -> Tenants {
         let mut all = self.all.clone();
         let mut sweeps: Vec<_> = self.sweeps.iter().filter(|of| !of.is_over()).cloned().collect();
-        // Channel options depend on some limits and on the apps of the Pusher protocol.
         let none = Map::new();
-        let same_limits = old.limits == new.limits && old.pusher.apps.is_same(&new.pusher.apps);
         for (name, _, after) in new.tenants.changes_from(&old.tenants) {
             if after.is_none() {
                 all.remove(name);
@@ -59,7 +57,7 @@ impl Tenants {
             }
         }
         let mut look_at_meta = self.look_at_meta;
-        let compared = if same_limits { &old.tenants } else { &none };
+        let compared = if all_anew { &none } else { &old.tenants };
         for (name, _, after) in new.tenants.changes_from(compared) {
             let Some(config) = after else { continue };
             let made = Tenant::new(name, config, new, self.all.get(name), &sweeps);
@@ -323,11 +321,11 @@ mod tests {
     #[test]
     fn a_tenant_that_comes_again_waits_for_the_end_of_the_one_before() {
         let (none, acme) = (config(&[]), config(&["acme"]));
-        let first = Tenants::default().next(&none, &acme);
+        let first = Tenants::default().next(&none, &acme, false);
         assert!(first.get("acme").unwrap().is_open());
-        let gone = first.next(&acme, &none);
+        let gone = first.next(&acme, &none, false);
         assert!(gone.get("acme").is_none());
-        let again = gone.next(&none, &acme);
+        let again = gone.next(&none, &acme, false);
         assert!(!again.get("acme").unwrap().is_open());
         let sweep = &again.sweeps[0];
         for worker in 0..2 {
@@ -340,12 +338,12 @@ mod tests {
         assert!(!again.get("acme").unwrap().is_open());
         sweep.channels_forgotten(0, 2);
         assert!(again.get("acme").unwrap().is_open());
-        assert!(again.next(&acme, &acme).sweeps.is_empty());
+        assert!(again.next(&acme, &acme, false).sweeps.is_empty());
     }
 
     #[test]
     fn what_a_token_says_is_its_tenants() {
-        let tenants = Tenants::default().next(&config(&[]), &config(&["acme"]));
+        let tenants = Tenants::default().next(&config(&[]), &config(&["acme"]), false);
         let acme = tenants.get("acme").unwrap();
         let mut identity = Identity { user: "42".into(), ..Identity::default() };
         identity.subscriptions.insert("news".into(), Default::default());

@@ -1,20 +1,21 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, Secret};
+use crate::effect::settings;
+use crate::{Map, Secret};
 
-/// The admin port.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Admin {
-    /// The token for full access to the admin port, sent as `Authorization: Bearer ...`; at least 16 bytes.
-    /// Every page but `/health` then requires a token. Without it, and without `admin.tokens`, users of this
-    /// machine can read, but not change secrets; see `docs/operating/authentication.md`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub token: Option<Secret>,
-    /// Further tokens, each with a role, under a name of your choice.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tokens: Map<AdminToken>,
+settings! {
+    /// The admin port.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Admin {
+        /// The token for full access to the admin port, sent as `Authorization: Bearer ...`; at least 16 bytes.
+        /// Every page but `/health` then requires a token. Without it, and without `admin.tokens`, users of this
+        /// machine can read, but not change secrets; see `docs/operating/authentication.md`.
+        pub token: Option<Secret> => AdminTokens,
+        /// Further tokens, each with a role, under a name of your choice.
+        pub tokens: Map<AdminToken> | AdminTokens,
+    }
 }
 
 impl Admin {
@@ -24,16 +25,16 @@ impl Admin {
     }
 }
 
-/// A token of the admin port.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AdminToken {
-    /// The token, sent as `Authorization: Bearer ...`; at least 16 bytes.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub token: Option<Secret>,
-    /// What a caller with this token may do.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub role: AdminRole,
+settings! {
+    /// A token of the admin port.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct AdminToken {
+        /// The token, sent as `Authorization: Bearer ...`; at least 16 bytes.
+        pub token: Option<Secret> => AdminTokens,
+        /// What a caller with this token may do.
+        pub role: AdminRole => AdminTokens,
+    }
 }
 
 /// The permissions of a caller of the admin port. Each role includes those before it.

@@ -1,40 +1,35 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::LIVE;
+use crate::effect::settings;
 
-/// The rates of one client. Usage of commands, bytes and deliveries adds up: half of each rate exceeds the
-/// budget. Commands beyond the budget are delayed, and the client's connection is not read meanwhile; nothing
-/// is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ClientBudget {
-    /// Commands per second; 0 means no limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub commands_per_s: u32,
-    /// Publications per second, in addition to the limit of all commands; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub publishes_per_s: u32,
-    /// Subscribes and unsubscribes per second; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub subscribes_per_s: u32,
-    /// Requests for history, presence and presence stats per second; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub reads_per_s: u32,
-    /// Procedure calls and messages to the server per second; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub rpcs_per_s: u32,
-    /// Bytes of commands and their responses per second; 0 means no limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub bytes_per_s: u64,
-    /// Messages per second that its commands send to other clients. A publication to a thousand subscribers
-    /// counts a thousand, and as much again for each KiB; so do a join and a leave if subscribers are
-    /// notified. 0 means no limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub deliveries_per_s: u64,
-    /// The burst after a pause: as much as the rates permit in this time.
-    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
-    pub burst_ms: u32,
+settings! {
+    /// The rates of one client. Usage of commands, bytes and deliveries adds up: half of each rate exceeds the
+    /// budget. Commands beyond the budget are delayed, and the client's connection is not read meanwhile; nothing
+    /// is refused.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ClientBudget {
+        /// Commands per second; 0 means no limit.
+        pub commands_per_s: u32 => Read,
+        /// Publications per second, in addition to the limit of all commands; 0 means no separate limit.
+        pub publishes_per_s: u32 => Read,
+        /// Subscribes and unsubscribes per second; 0 means no separate limit.
+        pub subscribes_per_s: u32 => Read,
+        /// Requests for history, presence and presence stats per second; 0 means no separate limit.
+        pub reads_per_s: u32 => Read,
+        /// Procedure calls and messages to the server per second; 0 means no separate limit.
+        pub rpcs_per_s: u32 => Read,
+        /// Bytes of commands and their responses per second; 0 means no limit.
+        pub bytes_per_s: u64 => Read,
+        /// Messages per second that its commands send to other clients. A publication to a thousand subscribers
+        /// counts a thousand, and as much again for each KiB; so do a join and a leave if subscribers are
+        /// notified. 0 means no limit.
+        pub deliveries_per_s: u64 => Read,
+        /// The burst after a pause: as much as the rates permit in this time.
+        #[schemars(range(min = 10, max = 60_000))]
+        pub burst_ms: u32 => Read,
+    }
 }
 
 impl Default for ClientBudget {
@@ -53,34 +48,29 @@ impl Default for ClientBudget {
     }
 }
 
-/// The rates of many clients together, on all workers, in the same units as `limits.client_budget`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct SharedBudget {
-    /// Commands per second; 0 means no limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub commands_per_s: u32,
-    /// Publications per second, in addition to the limit of all commands; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub publishes_per_s: u32,
-    /// Subscribes and unsubscribes per second; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub subscribes_per_s: u32,
-    /// Requests for history, presence and presence stats per second; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub reads_per_s: u32,
-    /// Procedure calls and messages to the server per second; 0 means no separate limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub rpcs_per_s: u32,
-    /// Bytes of commands and their responses per second; 0 means no limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub bytes_per_s: u64,
-    /// Messages per second that their commands send to other clients; 0 means no limit.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub deliveries_per_s: u64,
-    /// The burst after a pause: as much as the rates permit in this time.
-    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
-    pub burst_ms: u32,
+settings! {
+    /// The rates of many clients together, on all workers, in the same units as `limits.client_budget`.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct SharedBudget {
+        /// Commands per second; 0 means no limit.
+        pub commands_per_s: u32 => Read,
+        /// Publications per second, in addition to the limit of all commands; 0 means no separate limit.
+        pub publishes_per_s: u32 => Read,
+        /// Subscribes and unsubscribes per second; 0 means no separate limit.
+        pub subscribes_per_s: u32 => Read,
+        /// Requests for history, presence and presence stats per second; 0 means no separate limit.
+        pub reads_per_s: u32 => Read,
+        /// Procedure calls and messages to the server per second; 0 means no separate limit.
+        pub rpcs_per_s: u32 => Read,
+        /// Bytes of commands and their responses per second; 0 means no limit.
+        pub bytes_per_s: u64 => Read,
+        /// Messages per second that their commands send to other clients; 0 means no limit.
+        pub deliveries_per_s: u64 => Read,
+        /// The burst after a pause: as much as the rates permit in this time.
+        #[schemars(range(min = 10, max = 60_000))]
+        pub burst_ms: u32 => Read,
+    }
 }
 
 impl Default for SharedBudget {

@@ -3,23 +3,24 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, Pacing, Pattern, SharedBudget};
+use crate::effect::settings;
+use crate::{Map, Pacing, Pattern, SharedBudget};
 
-/// What channels store and what clients may do in them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Channel {
-    /// Options of channels whose name has no namespace, such as `news`.
-    pub without_namespace: ChannelOptions,
-    /// Uses the options of `without_namespace` for channels of a namespace that is not in `namespaces`,
-    /// instead of refusing them. On in development mode.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub any_namespace: bool,
-    /// Options of channels by namespace: `chat:room1` has those of `[channel.namespaces.chat]`. A missing
-    /// option has its default, not the value of `without_namespace`. A channel of an unknown namespace is
-    /// refused (error 102, unknown channel), unless `any_namespace` is set.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub namespaces: Map<ChannelOptions>,
+settings! {
+    /// What channels store and what clients may do in them.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Channel {
+        /// Options of channels whose name has no namespace, such as `news`.
+        pub without_namespace: ChannelOptions | WithoutNamespace,
+        /// Uses the options of `without_namespace` for channels of a namespace that is not in `namespaces`,
+        /// instead of refusing them. On in development mode.
+        pub any_namespace: bool => Permissions,
+        /// Options of channels by namespace: `chat:room1` has those of `[channel.namespaces.chat]`. A missing
+        /// option has its default, not the value of `without_namespace`. A channel of an unknown namespace is
+        /// refused (error 102, unknown channel), unless `any_namespace` is set.
+        pub namespaces: Map<ChannelOptions> | Permissions,
+    }
 }
 
 impl Channel {
@@ -47,154 +48,122 @@ pub fn split_channel(channel: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// What a channel stores and what clients may do in it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ChannelOptions {
-    /// The engine that stores the channels; a name of `engines`. Not set: the memory of this node, which is
-    /// not shared with other nodes. A change unsubscribes all subscribers (code 2500, insufficient state);
-    /// clients subscribe again and recover what is available.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub engine: Option<Arc<str>>,
-    /// Permits wildcard subscriptions as in NATS: `chat:*.typing` matches channels with one token in place of
-    /// `*`, `chat:rooms.>` matches channels with one or more tokens after `chat:rooms.`. A client that may
-    /// subscribe to the channels may subscribe to their wildcards. A capability must cover everything that a
-    /// wildcard matches; an expression that uses `channel` never permits one. Wildcards do not match private
-    /// channels or channels with a `#`, and have no history. Needs an `engine` of type `nats`. A change
-    /// unsubscribes all subscribers (code 2500).
-    #[schemars(extend("x-applies" = LIVE))]
-    pub wildcards: bool,
-    /// The pattern of channel names, without the namespace. `?` matches one character, `[a-z0-9]` one of
-    /// these, `[!a-z]` one that is none of these, and `*`, once, any text: `room-*`, `[0-9]*`. Not set: any
-    /// name. A channel with another name is refused (error 102, unknown channel).
-    #[schemars(extend("x-applies" = LIVE))]
-    pub name_pattern: Option<Pattern>,
-    /// The same as a regular expression, for example `^[0-9]+$`. It matches anywhere unless it begins with
-    /// `^` and ends with `$`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub channel_regex: Option<String>,
-    /// Messages in the history of a channel; 0 disables history.
-    #[schemars(range(max = 1_000_000), extend("x-applies" = LIVE))]
-    pub history_size: u32,
-    /// How long a channel keeps its messages after the last publication; 0 disables history.
-    #[schemars(range(max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
-    pub history_ttl_ms: u64,
-    /// How long a channel keeps its offset and epoch after its last use. A client that returns within this
-    /// time can recover exactly what it missed. Not less than `history_ttl_ms`.
-    #[schemars(range(min = 1_000, max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
-    pub history_meta_ttl_ms: u64,
-    /// Enables recovery for every subscription: a client that reconnects receives the messages it missed.
-    /// Needs history.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub recover: bool,
-    /// What a recovering client receives.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub force_recovery_mode: RecoveryMode,
-    /// Tracks the position of every subscription: a client that missed a message is asked to subscribe again.
-    /// Needs history.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub positioned: bool,
-    /// Maintains presence and presence stats.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub presence: bool,
-    /// Notifies subscribers when a client joins or leaves the channel, if they request it and may read
-    /// presence.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub join_leave: bool,
-    /// Notifies every subscriber when a client joins or leaves the channel, even without a request or
-    /// permission. Needs `join_leave`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub force_push_join_leave: bool,
-    /// Formats of message deltas that subscribers may request. Needs `overflow = "disconnect"`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allowed_delta_types: Vec<DeltaType>,
-    /// Sends any message as a delta, not only those published with `delta` of the server API.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub delta_publish: bool,
-    /// Subscribers may filter messages by their tags.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_tags_filter: bool,
-    /// What happens when a client reads more slowly than messages arrive and `limits.outbox_bytes_max` is
-    /// reached.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub overflow: Overflow,
-    /// Any client that is not anonymous may subscribe.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_subscribe_for_client: bool,
-    /// An anonymous client may subscribe.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_subscribe_for_anonymous: bool,
-    /// Restricts a channel with users after a `#`, such as `dialog#42,43`, to these users; other clients need
-    /// a token. If off, `#` has no meaning.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_user_limited_channels: bool,
-    /// Any client that is not anonymous may publish.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_publish_for_client: bool,
-    /// A subscriber of the channel may publish to it.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_publish_for_subscriber: bool,
-    /// An anonymous client may publish.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_publish_for_anonymous: bool,
-    /// Any client that is not anonymous may read the history.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_history_for_client: bool,
-    /// A subscriber of the channel may read its history.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_history_for_subscriber: bool,
-    /// An anonymous client may read the history.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_history_for_anonymous: bool,
-    /// Any client that is not anonymous may read presence.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_presence_for_client: bool,
-    /// A subscriber of the channel may read presence.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_presence_for_subscriber: bool,
-    /// An anonymous client may read presence.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allow_presence_for_anonymous: bool,
-    /// Permits subscriptions in addition to the `allow_` keys, by a CEL expression over `user`, `channel`,
-    /// `meta` (of the connection's token or connect proxy) and `subscribed`: `"channel == 'room:' + user ||
-    /// 'admin' in meta.roles"`. It is evaluated before `subscribe_proxy`. A change ends subscriptions that
-    /// are no longer permitted.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub subscribe_cel: Option<String>,
-    /// Permits publishing, in the same way; evaluated before `publish_proxy`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub publish_cel: Option<String>,
-    /// Permits reading the history, in the same way.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub history_cel: Option<String>,
-    /// Permits reading presence, in the same way.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub presence_cel: Option<String>,
-    /// The backend that decides whether a client may subscribe, in place of the `allow_subscribe_…` keys; a
-    /// name of `proxies`. It is not asked if the client has a subscription token.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub subscribe_proxy: Option<Arc<str>>,
-    /// The backend that decides whether a subscription with an expiry (`expire_at`) from the subscribe proxy
-    /// continues after that time; a name of `proxies`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub sub_refresh_proxy: Option<Arc<str>>,
-    /// The backend that decides whether a client may publish, and what, in place of the `allow_publish_…`
-    /// keys; a name of `proxies`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub publish_proxy: Option<Arc<str>>,
-    /// Most channels of the namespace with subscribers or history, divided evenly between workers; 0: limited
-    /// by `limits.channels_max` only. Beyond it, channels without history and subscribers are removed to make
-    /// room.
-    #[schemars(range(max = 1_000_000_000), extend("x-applies" = LIVE))]
-    pub channels_max: u32,
-    /// Most bytes of the namespace's history, divided evenly between workers; 0: limited by
-    /// `limits.history_bytes_max` only. Beyond it the oldest messages are removed early.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub history_bytes_max: u64,
-    /// The rate of the namespace's broadcasts from a worker.
-    pub pacing: Pacing,
-    /// The rates of all clients together in the namespace's channels.
-    pub budget: SharedBudget,
+settings! {
+    /// What a channel stores and what clients may do in it.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct ChannelOptions {
+        /// The engine that stores the channels; a name of `engines`. Not set: the memory of this node, which is
+        /// not shared with other nodes. A change unsubscribes all subscribers (code 2500, insufficient state);
+        /// clients subscribe again and recover what is available.
+        pub engine: Option<Arc<str>> => EngineOfChannels,
+        /// Permits wildcard subscriptions as in NATS: `chat:*.typing` matches channels with one token in place of
+        /// `*`, `chat:rooms.>` matches channels with one or more tokens after `chat:rooms.`. A client that may
+        /// subscribe to the channels may subscribe to their wildcards. A capability must cover everything that a
+        /// wildcard matches; an expression that uses `channel` never permits one. Wildcards do not match private
+        /// channels or channels with a `#`, and have no history. Needs an `engine` of type `nats`. A change
+        /// unsubscribes all subscribers (code 2500).
+        pub wildcards: bool => EngineOfChannels & Permissions,
+        /// The pattern of channel names, without the namespace. `?` matches one character, `[a-z0-9]` one of
+        /// these, `[!a-z]` one that is none of these, and `*`, once, any text: `room-*`, `[0-9]*`. Not set: any
+        /// name. A channel with another name is refused (error 102, unknown channel).
+        pub name_pattern: Option<Pattern> => Permissions,
+        /// The same as a regular expression, for example `^[0-9]+$`. It matches anywhere unless it begins with
+        /// `^` and ends with `$`.
+        pub channel_regex: Option<String> => Permissions,
+        /// Messages in the history of a channel; 0 disables history.
+        #[schemars(range(max = 1_000_000))]
+        pub history_size: u32 => Read,
+        /// How long a channel keeps its messages after the last publication; 0 disables history.
+        #[schemars(range(max = 31_536_000_000_u64))]
+        pub history_ttl_ms: u64 => Read,
+        /// How long a channel keeps its offset and epoch after its last use. A client that returns within this
+        /// time can recover exactly what it missed. Not less than `history_ttl_ms`.
+        #[schemars(range(min = 1_000, max = 31_536_000_000_u64))]
+        pub history_meta_ttl_ms: u64 => Read,
+        /// Enables recovery for every subscription: a client that reconnects receives the messages it missed.
+        /// Needs history.
+        pub recover: bool => Read,
+        /// What a recovering client receives.
+        pub force_recovery_mode: RecoveryMode => Read,
+        /// Tracks the position of every subscription: a client that missed a message is asked to subscribe again.
+        /// Needs history.
+        pub positioned: bool => Read,
+        /// Maintains presence and presence stats.
+        pub presence: bool => Read,
+        /// Notifies subscribers when a client joins or leaves the channel, if they request it and may read
+        /// presence.
+        pub join_leave: bool => Read,
+        /// Notifies every subscriber when a client joins or leaves the channel, even without a request or
+        /// permission. Needs `join_leave`.
+        pub force_push_join_leave: bool => Read,
+        /// Formats of message deltas that subscribers may request. Needs `overflow = "disconnect"`.
+        pub allowed_delta_types: Vec<DeltaType> => Read,
+        /// Sends any message as a delta, not only those published with `delta` of the server API.
+        pub delta_publish: bool => Read,
+        /// Subscribers may filter messages by their tags.
+        pub allow_tags_filter: bool => Read,
+        /// What happens when a client reads more slowly than messages arrive and `limits.outbox_bytes_max` is
+        /// reached.
+        pub overflow: Overflow => Read,
+        /// Any client that is not anonymous may subscribe.
+        pub allow_subscribe_for_client: bool => Permissions,
+        /// An anonymous client may subscribe.
+        pub allow_subscribe_for_anonymous: bool => Permissions,
+        /// Restricts a channel with users after a `#`, such as `dialog#42,43`, to these users; other clients need
+        /// a token. If off, `#` has no meaning.
+        pub allow_user_limited_channels: bool => Permissions,
+        /// Any client that is not anonymous may publish.
+        pub allow_publish_for_client: bool => Read,
+        /// A subscriber of the channel may publish to it.
+        pub allow_publish_for_subscriber: bool => Read,
+        /// An anonymous client may publish.
+        pub allow_publish_for_anonymous: bool => Read,
+        /// Any client that is not anonymous may read the history.
+        pub allow_history_for_client: bool => Read,
+        /// A subscriber of the channel may read its history.
+        pub allow_history_for_subscriber: bool => Read,
+        /// An anonymous client may read the history.
+        pub allow_history_for_anonymous: bool => Read,
+        /// Any client that is not anonymous may read presence.
+        pub allow_presence_for_client: bool => Permissions,
+        /// A subscriber of the channel may read presence.
+        pub allow_presence_for_subscriber: bool => Permissions,
+        /// An anonymous client may read presence.
+        pub allow_presence_for_anonymous: bool => Permissions,
+        /// Permits subscriptions in addition to the `allow_` keys, by a CEL expression over `user`, `channel`,
+        /// `meta` (of the connection's token or connect proxy) and `subscribed`: `"channel == 'room:' + user ||
+        /// 'admin' in meta.roles"`. It is evaluated before `subscribe_proxy`. A change ends subscriptions that
+        /// are no longer permitted.
+        pub subscribe_cel: Option<String> => Permissions & ExpressionData,
+        /// Permits publishing, in the same way; evaluated before `publish_proxy`.
+        pub publish_cel: Option<String> => ExpressionData,
+        /// Permits reading the history, in the same way.
+        pub history_cel: Option<String> => ExpressionData,
+        /// Permits reading presence, in the same way.
+        pub presence_cel: Option<String> => Permissions & ExpressionData,
+        /// The backend that decides whether a client may subscribe, in place of the `allow_subscribe_…` keys; a
+        /// name of `proxies`. It is not asked if the client has a subscription token.
+        pub subscribe_proxy: Option<Arc<str>> => Permissions,
+        /// The backend that decides whether a subscription with an expiry (`expire_at`) from the subscribe proxy
+        /// continues after that time; a name of `proxies`.
+        pub sub_refresh_proxy: Option<Arc<str>> => Read,
+        /// The backend that decides whether a client may publish, and what, in place of the `allow_publish_…`
+        /// keys; a name of `proxies`.
+        pub publish_proxy: Option<Arc<str>> => Read,
+        /// Most channels of the namespace with subscribers or history, divided evenly between workers; 0: limited
+        /// by `limits.channels_max` only. Beyond it, channels without history and subscribers are removed to make
+        /// room.
+        #[schemars(range(max = 1_000_000_000))]
+        pub channels_max: u32 => Read,
+        /// Most bytes of the namespace's history, divided evenly between workers; 0: limited by
+        /// `limits.history_bytes_max` only. Beyond it the oldest messages are removed early.
+        pub history_bytes_max: u64 => Read,
+        /// The rate of the namespace's broadcasts from a worker.
+        pub pacing: Pacing,
+        /// The rates of all clients together in the namespace's channels.
+        pub budget: SharedBudget,
+    }
 }
 
 impl Default for ChannelOptions {

@@ -3,51 +3,50 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClaimPath, ClientProxy, LIVE, Map, NEW_CONNECTIONS, Secret};
+use crate::effect::settings;
+use crate::{ClaimPath, ClientProxy, Map, Secret};
 
-/// How clients connect and authenticate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Client {
-    /// Origins of web pages that may connect: `https://example.com`, `https://*.example.com`, or `*` for any.
-    /// Empty: only pages of this server's own host, and clients without an `Origin` header (which are not
-    /// browsers).
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub allowed_origins: Arc<[String]>,
-    /// Accepts clients without a token, as the user with the empty id.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub anonymous: bool,
-    /// Serves a demo page at `/` on the client port, which subscribes to a channel and publishes to it.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub demo_page: bool,
-    /// How often the server pings each client.
-    #[schemars(range(min = 1_000, max = 86_400_000), extend("x-applies" = NEW_CONNECTIONS))]
-    pub ping_interval_ms: u64,
-    /// How long a client may take to answer a ping before it is disconnected; less than
-    /// `ping_interval_ms`.
-    #[schemars(range(min = 100, max = 86_400_000), extend("x-applies" = NEW_CONNECTIONS))]
-    pub pong_timeout_ms: u64,
-    /// How long an open connection may take to send its connect command.
-    #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = NEW_CONNECTIONS))]
-    pub connect_timeout_ms: u64,
-    /// Offers permessage-deflate to WebSocket clients that request it. Costs CPU for each message and each
-    /// encoding; useful only for large messages and paid traffic.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub compression: bool,
-    /// The connection token: a JWT signed by your backend.
-    pub token: Token,
-    /// The subscription token: a JWT that permits its client to subscribe to one channel.
-    pub subscription_token: SubscriptionToken,
-    /// The channel to which each user is subscribed on connect.
-    pub subscribe_to_user_personal_channel: PersonalChannel,
-    /// Most commands of one connection that wait for a backend (see `proxies`) at the same time; further
-    /// commands wait.
-    #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
-    pub concurrency: u32,
-    /// The proxies for connections and remote procedures.
-    pub proxy: ClientProxy,
-    /// The long-poll transport.
-    pub long_poll: LongPoll,
+settings! {
+    /// How clients connect and authenticate.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Client {
+        /// Origins of web pages that may connect: `https://example.com`, `https://*.example.com`, or `*` for any.
+        /// Empty: only pages of this server's own host, and clients without an `Origin` header (which are not
+        /// browsers).
+        pub allowed_origins: Arc<[String]> => NewConnections,
+        /// Accepts clients without a token, as the user with the empty id.
+        pub anonymous: bool => NewConnections & Anonymous,
+        /// Serves a demo page at `/` on the client port, which subscribes to a channel and publishes to it.
+        pub demo_page: bool => Read,
+        /// How often the server pings each client.
+        #[schemars(range(min = 1_000, max = 86_400_000))]
+        pub ping_interval_ms: u64 => NewConnections,
+        /// How long a client may take to answer a ping before it is disconnected; less than
+        /// `ping_interval_ms`.
+        #[schemars(range(min = 100, max = 86_400_000))]
+        pub pong_timeout_ms: u64 => NewConnections,
+        /// How long an open connection may take to send its connect command.
+        #[schemars(range(min = 100, max = 3_600_000))]
+        pub connect_timeout_ms: u64 => NewConnections,
+        /// Offers permessage-deflate to WebSocket clients that request it. Costs CPU for each message and each
+        /// encoding; useful only for large messages and paid traffic.
+        pub compression: bool => NewConnections,
+        /// The connection token: a JWT signed by your backend.
+        pub token: Token | ConnectionTokens & SubscriptionTokens,
+        /// The subscription token: a JWT that permits its client to subscribe to one channel.
+        pub subscription_token: SubscriptionToken | SubscriptionTokens,
+        /// The channel to which each user is subscribed on connect.
+        pub subscribe_to_user_personal_channel: PersonalChannel,
+        /// Most commands of one connection that wait for a backend (see `proxies`) at the same time; further
+        /// commands wait.
+        #[schemars(range(min = 1, max = 65_535))]
+        pub concurrency: u32 => Read,
+        /// The proxies for connections and remote procedures.
+        pub proxy: ClientProxy,
+        /// The long-poll transport.
+        pub long_poll: LongPoll,
+    }
 }
 
 impl Default for Client {
@@ -74,80 +73,68 @@ impl Default for Client {
 macro_rules! token {
     (
         $(#[$meta:meta])*
-        $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }
+        $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty => $effect:ident = $default:expr,)* }
     ) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(default, deny_unknown_fields)]
-        pub struct $name {
-            $($(#[$field_meta])* pub $field: $type,)*
-            /// The secret that your backend signs these tokens with (HS256, HS384 or HS512); at least 16
-            /// bytes, preferably 32 random ones: `openssl rand -hex 32`.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub hmac_secret: Option<Secret>,
-            /// The previous secret, also accepted while tokens signed with it are in use.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub hmac_secret_previous: Option<Secret>,
-            /// Accepts an `hmac_secret` of fewer than 16 bytes, as used by tests of client libraries. Anyone
-            /// who has a token can find such a secret, so this is allowed only if every address is loopback.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub short_hmac_secret: bool,
-            /// The public key of tokens signed with RSA (RS256, RS384, RS512, PS256, PS384, PS512), in PEM;
-            /// 2048 to 8192 bits.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub rsa_public_key: Option<String>,
-            /// The public key of tokens signed with ECDSA (ES256 with P-256, ES384 with P-384, ES512 with P-521), in PEM.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub ecdsa_public_key: Option<String>,
-            /// The public key of tokens signed with EdDSA (Ed25519; the `alg` may be either name), in PEM.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub eddsa_public_key: Option<String>,
-            /// Further keys by id: a token with this id in its header (`kid`) is verified with this key only.
-            /// A secret, or a public key in PEM. Removing a key closes the connections and ends the
-            /// subscriptions that were authorized with it.
-            #[schemars(extend("x-applies" = LIVE))]
-            pub keys: Map<Secret>,
-            /// The URL of a JSON Web Key Set (RFC 7517) with further public keys: `https://idp.example/keys`.
-            /// A token whose `kid` is not in `keys` is verified with the key of that id in the set.
-            #[schemars(extend("x-applies" = LIVE))]
-            pub jwks_public_endpoint: Option<String>,
-            /// Certificates to trust for that URL, in PEM; not set: those of the system.
-            #[schemars(extend("x-applies" = LIVE))]
-            pub jwks_ca: Option<String>,
-            /// How often the set is fetched if no unknown key is requested.
-            #[schemars(range(min = 1_000, max = 86_400_000), extend("x-applies" = LIVE))]
-            pub jwks_refresh_ms: u64,
-            /// The least time between fetches because of unknown keys.
-            #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
-            pub jwks_refetch_ms: u64,
-            /// Time limit of a fetch, including the last byte.
-            #[schemars(range(min = 100, max = 60_000), extend("x-applies" = LIVE))]
-            pub jwks_timeout_ms: u64,
-            /// How long after the expiry of its token a client may send a new one before the connection is
-            /// closed or the subscription ends.
-            #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
-            pub refresh_grace_ms: u64,
-            /// Accepts only tokens whose `aud` contains this value.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub audience: Option<String>,
-            /// The same as a regular expression, in place of `audience`. It matches anywhere unless it begins
-            /// with `^` and ends with `$`.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub audience_regex: Option<String>,
-            /// Accepts only tokens whose `iss` is this value.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub issuer: Option<String>,
-            /// The same as a regular expression, in place of `issuer`. It matches anywhere unless it begins
-            /// with `^` and ends with `$`.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub issuer_regex: Option<String>,
-            /// The claim with the user id, if it is not `sub`. A token without it is refused.
-            #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-            pub user_id_claim: Option<String>,
-            /// The permitted difference between the clocks of backend and server when `exp` and `nbf` are
-            /// checked.
-            #[schemars(range(max = 300_000), extend("x-applies" = NEW_CONNECTIONS))]
-            pub leeway_ms: u64,
+        settings! {
+            $(#[$meta])*
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+            #[serde(default, deny_unknown_fields)]
+            pub struct $name {
+                $($(#[$field_meta])* pub $field: $type => $effect,)*
+                /// The secret that your backend signs these tokens with (HS256, HS384 or HS512); at least 16
+                /// bytes, preferably 32 random ones: `openssl rand -hex 32`.
+                pub hmac_secret: Option<Secret> => NewConnections,
+                /// The previous secret, also accepted while tokens signed with it are in use.
+                pub hmac_secret_previous: Option<Secret> => NewConnections,
+                /// Accepts an `hmac_secret` of fewer than 16 bytes, as used by tests of client libraries. Anyone
+                /// who has a token can find such a secret, so this is allowed only if every address is loopback.
+                pub short_hmac_secret: bool => NewConnections,
+                /// The public key of tokens signed with RSA (RS256, RS384, RS512, PS256, PS384, PS512), in PEM;
+                /// 2048 to 8192 bits.
+                pub rsa_public_key: Option<String> => NewConnections,
+                /// The public key of tokens signed with ECDSA (ES256 with P-256, ES384 with P-384, ES512 with P-521), in PEM.
+                pub ecdsa_public_key: Option<String> => NewConnections,
+                /// The public key of tokens signed with EdDSA (Ed25519; the `alg` may be either name), in PEM.
+                pub eddsa_public_key: Option<String> => NewConnections,
+                /// Further keys by id: a token with this id in its header (`kid`) is verified with this key only.
+                /// A secret, or a public key in PEM. Removing a key closes the connections and ends the
+                /// subscriptions that were authorized with it.
+                pub keys: Map<Secret> => Read,
+                /// The URL of a JSON Web Key Set (RFC 7517) with further public keys: `https://idp.example/keys`.
+                /// A token whose `kid` is not in `keys` is verified with the key of that id in the set.
+                pub jwks_public_endpoint: Option<String> => Read,
+                /// Certificates to trust for that URL, in PEM; not set: those of the system.
+                pub jwks_ca: Option<String> => Read,
+                /// How often the set is fetched if no unknown key is requested.
+                #[schemars(range(min = 1_000, max = 86_400_000))]
+                pub jwks_refresh_ms: u64 => Read,
+                /// The least time between fetches because of unknown keys.
+                #[schemars(range(min = 100, max = 3_600_000))]
+                pub jwks_refetch_ms: u64 => Read,
+                /// Time limit of a fetch, including the last byte.
+                #[schemars(range(min = 100, max = 60_000))]
+                pub jwks_timeout_ms: u64 => Read,
+                /// How long after the expiry of its token a client may send a new one before the connection is
+                /// closed or the subscription ends.
+                #[schemars(range(max = 86_400_000))]
+                pub refresh_grace_ms: u64 => Read,
+                /// Accepts only tokens whose `aud` contains this value.
+                pub audience: Option<String> => NewConnections,
+                /// The same as a regular expression, in place of `audience`. It matches anywhere unless it begins
+                /// with `^` and ends with `$`.
+                pub audience_regex: Option<String> => NewConnections,
+                /// Accepts only tokens whose `iss` is this value.
+                pub issuer: Option<String> => NewConnections,
+                /// The same as a regular expression, in place of `issuer`. It matches anywhere unless it begins
+                /// with `^` and ends with `$`.
+                pub issuer_regex: Option<String> => NewConnections,
+                /// The claim with the user id, if it is not `sub`. A token without it is refused.
+                pub user_id_claim: Option<String> => NewConnections,
+                /// The permitted difference between the clocks of backend and server when `exp` and `nbf` are
+                /// checked.
+                #[schemars(range(max = 300_000))]
+                pub leeway_ms: u64 => NewConnections,
+            }
         }
 
         impl Default for $name {
@@ -213,18 +200,17 @@ token! {
     Token {
         /// How long a token is refused after its client was disconnected finally, by `disconnect` of the API
         /// with a code that does not ask to reconnect. 0: it is not refused.
-        #[schemars(range(max = 86_400_000), extend("x-applies" = LIVE))]
-        bar_after_disconnect_ms: u64 = 60_000,
+        #[schemars(range(max = 86_400_000))]
+        bar_after_disconnect_ms: u64 => Read = 60_000,
         /// Most revocations, each of about a hundred bytes; further ones are refused. It is also the limit of
         /// tokens that are refused after a disconnect; beyond it the oldest of these is accepted again.
-        #[schemars(range(min = 1, max = 10_000_000), extend("x-applies" = LIVE))]
-        revocations_max: u32 = 100_000,
+        #[schemars(range(min = 1, max = 10_000_000))]
+        revocations_max: u32 => Read = 100_000,
         /// Labels of a connection from claims of its token, by label name: `region = "deployment.region"`. A
         /// dot separates the levels of objects; `\\` escapes the next character. Values other than text are
         /// written as JSON; a missing claim sets no label. These labels take precedence over those in
         /// `labels` of the token.
-        #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-        labels_from_claim: Map<ClaimPath> = Map::new(),
+        labels_from_claim: Map<ClaimPath> => NewConnections = Map::new(),
     }
 }
 
@@ -233,8 +219,7 @@ token! {
     SubscriptionToken {
         /// Verifies subscription tokens with the keys and rules of this table instead of those of
         /// `client.token`.
-        #[schemars(extend("x-applies" = LIVE))]
-        enabled: bool = false,
+        enabled: bool => Read = false,
     }
 }
 
@@ -322,16 +307,18 @@ impl Client {
     }
 }
 
-/// The long-poll transport.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct LongPoll {
-    /// How long a poll waits for a message if the request has no `timeout`.
-    #[schemars(range(min = 100, max = 600_000), extend("x-applies" = LIVE))]
-    pub timeout_ms: u64,
-    /// The longest `timeout` of a request. Set it below the idle timeout of any proxy in front of the server.
-    #[schemars(range(min = 100, max = 600_000), extend("x-applies" = LIVE))]
-    pub timeout_ms_max: u64,
+settings! {
+    /// The long-poll transport.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct LongPoll {
+        /// How long a poll waits for a message if the request has no `timeout`.
+        #[schemars(range(min = 100, max = 600_000))]
+        pub timeout_ms: u64 => Read,
+        /// The longest `timeout` of a request. Set it below the idle timeout of any proxy in front of the server.
+        #[schemars(range(min = 100, max = 600_000))]
+        pub timeout_ms_max: u64 => Read,
+    }
 }
 
 impl Default for LongPoll {
@@ -340,17 +327,17 @@ impl Default for LongPoll {
     }
 }
 
-/// The channel to which each user is subscribed on connect: `#` and the user id, with the namespace in front
-/// if there is one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct PersonalChannel {
-    /// Subscribes every client that is not anonymous.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub enabled: bool,
-    /// The namespace of these channels; empty: none. If it does not exist, no client is subscribed.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub personal_channel_namespace: String,
+settings! {
+    /// The channel to which each user is subscribed on connect: `#` and the user id, with the namespace in front
+    /// if there is one.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PersonalChannel {
+        /// Subscribes every client that is not anonymous.
+        pub enabled: bool => NewConnections,
+        /// The namespace of these channels; empty: none. If it does not exist, no client is subscribed.
+        pub personal_channel_namespace: String => NewConnections,
+    }
 }
 
 impl PersonalChannel {

@@ -515,6 +515,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::effect::Keys;
     use crate::schema::{self, Kind, SchemaNode};
 
     /// Returns a value of this kind that differs from the present one.
@@ -570,6 +571,8 @@ mod tests {
             let (put, differences) =
                 changed(config, |config| config.edit(steps, Edit::Add(value.clone())).unwrap());
             assert_eq!(differences, [pointer.as_str()], "what setting {pointer} changes");
+            let declared = schema::root().effects_at(steps.iter().map(String::as_str));
+            assert_eq!(config.effects(&put), declared, "what setting {pointer} brings about");
             let patch = steps.iter().rev().fold(value, |below, step| json!({ step: below }));
             let (merged, differences) = changed(config, |config| config.merge(patch).unwrap());
             assert_eq!(differences, [pointer.as_str()], "what a merge patch of {pointer} changes");

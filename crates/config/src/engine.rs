@@ -3,175 +3,151 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::effect::settings;
 use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::redis_url::RedisUrl;
-use crate::{ChannelOptions, LIVE, Secret};
+use crate::{ChannelOptions, Secret};
 
-/// The store of channels that several nodes share: Redis 6.2 or later, Valkey, or NATS 2.9 or later. A
-/// namespace selects it with `engine`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, remote = "Self")]
-pub struct Engine {
-    /// The kind of server. The settings from `token` on apply to NATS only; `topology`, `database`, `layout`,
-    /// the Sentinels and `cluster_partitions_max` apply to Redis only.
-    #[serde(rename = "type")]
-    #[schemars(extend("x-applies" = LIVE))]
-    pub kind: EngineKind,
-    /// The kind of servers at `addresses`. For NATS they are the servers of one cluster, or a single server.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub topology: EngineTopology,
-    /// The addresses of the servers: `["10.0.0.7:6379"]`, or for Redis `["unix:/run/redis.sock"]`. The same on all nodes that share
-    /// channels. A URL is read too: `redis://user:password@host:port/database`, `rediss://`, `redis+sentinel://`, `redis+cluster://`,
-    /// percent-encoded; what it says beside the address is set in the other keys.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub addresses: Arc<[String]>,
-    /// With `topology = "sentinel"`: the names of the primaries in the Sentinels. The channels are
-    /// distributed over several primaries.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub sentinel_primaries: Arc<[String]>,
-    /// The user name for the Sentinels, if they require one.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub sentinel_user: Option<Arc<str>>,
-    /// The password for the Sentinels, if they require one.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub sentinel_password: Option<Secret>,
-    /// With `topology = "cluster"`: the number of partitions of the channels, each in one slot. The same on
-    /// all nodes.
-    #[schemars(range(min = 1, max = 16_384), extend("x-applies" = LIVE))]
-    pub cluster_partitions_max: u16,
-    /// The user name for the servers, if they require one.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub user: Option<Arc<str>>,
-    /// The password for the servers, if they require one.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub password: Option<Secret>,
-    /// Uses TLS. With NATS the handshake follows the server's INFO; see `tls_handshake_first`. No secret is
-    /// sent before the handshake.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tls: bool,
-    /// Certificate authorities in PEM to trust instead of the system's.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub ca: Option<Arc<str>>,
-    /// The database number.
-    #[schemars(range(max = 65_535), extend("x-applies" = LIVE))]
-    pub database: u32,
-    /// The prefix of every key and pub/sub channel. The same on all nodes that share channels, and unique on
-    /// these servers: databases do not separate pub/sub.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub prefix: Arc<str>,
-    /// The layout of keys and messages in Redis. `centrifugo` is for a migration node by node: nodes of
-    /// Centrifugo 6 and of Dunlin share publications, histories, idempotency keys, joins and leaves. `prefix`
-    /// is then `engine.redis.prefix` of Centrifugo (`centrifugo` if not set), and with `topology = "cluster"`
-    /// `cluster_partitions_max` is its `sharded_pub_sub_partitions`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub layout: EngineLayout,
-    /// Time limit for a response of the server. A publication without a response is refused with a message
-    /// that it may have been stored; a subscription is answered with error 100 (internal server error), and
-    /// the client tries again.
-    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
-    pub timeout_ms: u64,
-    /// Time limit for opening a connection to a server.
-    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
-    pub connect_timeout_ms: u64,
-    /// How often the positions of channels without recent messages are compared with the servers, many
-    /// channels at a time. The loss of the last message of a channel is detected within this time; of a channel
-    /// that has been silent for five times as long, within four times this time.
-    #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
-    pub position_check_ms: u64,
-    /// A publication with history is acknowledged once so many replicas of its server have it; 0: once the server has it. For
-    /// Redis. See `docs/operating/engines.md`.
-    #[schemars(range(max = 16), extend("x-applies" = LIVE))]
-    pub wait_replicas: u8,
-    /// How long the replicas have for it. Then the publication is refused with the word that it may have been stored. At most half of
-    /// `timeout_ms`.
-    #[schemars(range(min = 1, max = 2_000), extend("x-applies" = LIVE))]
-    pub wait_timeout_ms: u64,
-    /// Which servers of Redis histories are read from: recoveries, and `history` of clients and of the server API. `replica_preferred`: a
-    /// replica, as far as it has what is known of the channel, and else the primary. Not with `layout = "centrifugo"`. See
-    /// `docs/operating/engines.md`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub read_from: EngineReadFrom,
-    /// Most bytes of commands that are queued or not answered, on each worker, for all servers together.
-    /// Beyond it publications are refused and have not been stored.
-    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
-    pub queue_bytes_max: usize,
-    /// Most bytes of messages that wait until a missing one before them has been read, on each worker. Beyond
-    /// it the subscribers of the channel subscribe again and recover.
-    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
-    pub held_bytes_max: usize,
-    /// The token for NATS, instead of user and password.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub token: Option<Secret>,
-    /// The seed of a user's nkey (`SU...`), instead of user, password and token. It signs the nonce of the
-    /// server.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub nkey_seed: Option<Secret>,
-    /// A file with the seed instead, read again before each connection.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub nkey_seed_file: Option<Arc<str>>,
-    /// The text of a `.creds` file, instead of user, password and token: a user's JWT, and the seed of its
-    /// nkey.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub credentials: Option<Secret>,
-    /// The path of a `.creds` file instead, read again before each connection. Replace the file before its
-    /// JWT expires.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub credentials_file: Option<Arc<str>>,
-    /// With `tls`: starts with the TLS handshake, as required by NATS servers with `handshake_first` and by
-    /// proxies that terminate TLS.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tls_handshake_first: bool,
-    /// With `tls`: the client certificate chain in PEM, the node's certificate first, for servers that verify
-    /// clients: `verify` of NATS, `tls-auth-clients yes` of Redis. Also sent to Sentinels and to all nodes of
-    /// a Redis Cluster.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tls_client_cert: Option<Arc<str>>,
-    /// The private key of `tls_client_cert`, in PEM.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tls_client_key: Option<Secret>,
-    /// Most wildcard subscriptions of a node in NATS, divided evenly between workers, for namespaces with
-    /// `wildcards`. A further one is refused (error 106, limit exceeded).
-    #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
-    pub wildcards_max: u32,
-    /// Uses channel names as NATS subjects, and payloads without an envelope, so that clients and other
-    /// programs receive each other's messages. There is no history, and there are no tags, deltas,
-    /// publishers, presence, joins or leaves.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub raw: bool,
-    /// With `raw`: the prefix of the subjects, for example `app.` with the trailing dot. Empty: the subjects
-    /// begin with the namespace. Clients cannot reach subjects without the prefix, or those that begin with
-    /// `$`, `_` or `prefix`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub raw_prefix: Arc<str>,
-    /// With `raw`: replaces the `:` after the namespace in subjects; `:` or `.`. With `.` the channel
-    /// `chat:a.b` is the subject `chat.a.b`, and the wildcard `chat:*` is `chat.*`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub raw_separator: Arc<str>,
-    /// Stores histories in JetStream. If off, its namespaces have no history, and publications with an
-    /// idempotency key are refused.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub jetstream: bool,
-    /// The number of NATS servers that store the histories.
-    #[schemars(range(min = 1, max = 5), extend("x-applies" = LIVE))]
-    pub stream_replicas: u8,
-    /// Stores histories in the memory of the NATS servers; they are lost when the servers stop.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub stream_in_memory: bool,
-    /// How long JetStream keeps a message; 0: without limit. After this time without a publication, a channel
-    /// begins a new epoch, and earlier positions cannot be recovered.
-    #[schemars(range(max = 3_153_600_000_000_u64), extend("x-applies" = LIVE))]
-    pub stream_max_age_ms: u64,
-    /// Most bytes of all messages in JetStream; beyond it the oldest are removed. 0: the limit of the
-    /// servers.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub stream_bytes_max: u64,
-    /// Most messages of one channel in JetStream; at least `history_size` of each of its namespaces.
-    #[schemars(range(min = 1), extend("x-applies" = LIVE))]
-    pub stream_channel_messages_max: u32,
-    /// How long JetStream remembers idempotency keys, independent of their publications.
-    #[schemars(range(min = 100, max = 86_400_000), extend("x-applies" = LIVE))]
-    pub stream_idempotency_ms: u64,
+settings! {
+    /// The store of channels that several nodes share: Redis 6.2 or later, Valkey, or NATS 2.9 or later. A
+    /// namespace selects it with `engine`.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields, remote = "Self")]
+    pub struct Engine {
+        /// The kind of server. The settings from `token` on apply to NATS only; `topology`, `database`, `layout`,
+        /// the Sentinels and `cluster_partitions_max` apply to Redis only.
+        #[serde(rename = "type")]
+        pub kind: EngineKind => Engines,
+        /// The kind of servers at `addresses`. For NATS they are the servers of one cluster, or a single server.
+        pub topology: EngineTopology => Engines,
+        /// The addresses of the servers: `["10.0.0.7:6379"]`, or for Redis `["unix:/run/redis.sock"]`. The same on all nodes that share
+        /// channels. A URL is read too: `redis://user:password@host:port/database`, `rediss://`, `redis+sentinel://`, `redis+cluster://`,
+        /// percent-encoded; what it says beside the address is set in the other keys.
+        pub addresses: Arc<[String]> => Engines,
+        /// With `topology = "sentinel"`: the names of the primaries in the Sentinels. The channels are
+        /// distributed over several primaries.
+        pub sentinel_primaries: Arc<[String]> => Engines,
+        /// The user name for the Sentinels, if they require one.
+        pub sentinel_user: Option<Arc<str>> => Engines,
+        /// The password for the Sentinels, if they require one.
+        pub sentinel_password: Option<Secret> => Engines,
+        /// With `topology = "cluster"`: the number of partitions of the channels, each in one slot. The same on
+        /// all nodes.
+        #[schemars(range(min = 1, max = 16_384))]
+        pub cluster_partitions_max: u16 => Engines,
+        /// The user name for the servers, if they require one.
+        pub user: Option<Arc<str>> => Engines,
+        /// The password for the servers, if they require one.
+        pub password: Option<Secret> => Engines,
+        /// Uses TLS. With NATS the handshake follows the server's INFO; see `tls_handshake_first`. No secret is
+        /// sent before the handshake.
+        pub tls: bool => Engines,
+        /// Certificate authorities in PEM to trust instead of the system's.
+        pub ca: Option<Arc<str>> => Engines,
+        /// The database number.
+        #[schemars(range(max = 65_535))]
+        pub database: u32 => Engines,
+        /// The prefix of every key and pub/sub channel. The same on all nodes that share channels, and unique on
+        /// these servers: databases do not separate pub/sub.
+        pub prefix: Arc<str> => Engines,
+        /// The layout of keys and messages in Redis. `centrifugo` is for a migration node by node: nodes of
+        /// Centrifugo 6 and of Dunlin share publications, histories, idempotency keys, joins and leaves. `prefix`
+        /// is then `engine.redis.prefix` of Centrifugo (`centrifugo` if not set), and with `topology = "cluster"`
+        /// `cluster_partitions_max` is its `sharded_pub_sub_partitions`.
+        pub layout: EngineLayout => Engines,
+        /// Time limit for a response of the server. A publication without a response is refused with a message
+        /// that it may have been stored; a subscription is answered with error 100 (internal server error), and
+        /// the client tries again.
+        #[schemars(range(min = 10, max = 60_000))]
+        pub timeout_ms: u64 => Engines,
+        /// Time limit for opening a connection to a server.
+        #[schemars(range(min = 10, max = 60_000))]
+        pub connect_timeout_ms: u64 => Engines,
+        /// How often the positions of channels without recent messages are compared with the servers, many
+        /// channels at a time. The loss of the last message of a channel is detected within this time; of a channel
+        /// that has been silent for five times as long, within four times this time.
+        #[schemars(range(min = 100, max = 3_600_000))]
+        pub position_check_ms: u64 => Engines,
+        /// A publication with history is acknowledged once so many replicas of its server have it; 0: once the server has it. For
+        /// Redis. See `docs/operating/engines.md`.
+        #[schemars(range(max = 16))]
+        pub wait_replicas: u8 => Engines,
+        /// How long the replicas have for it. Then the publication is refused with the word that it may have been stored. At most half of
+        /// `timeout_ms`.
+        #[schemars(range(min = 1, max = 2_000))]
+        pub wait_timeout_ms: u64 => Engines,
+        /// Which servers of Redis histories are read from: recoveries, and `history` of clients and of the server API. `replica_preferred`: a
+        /// replica, as far as it has what is known of the channel, and else the primary. Not with `layout = "centrifugo"`. See
+        /// `docs/operating/engines.md`.
+        pub read_from: EngineReadFrom => Engines,
+        /// Most bytes of commands that are queued or not answered, on each worker, for all servers together.
+        /// Beyond it publications are refused and have not been stored.
+        #[schemars(range(min = 65_536))]
+        pub queue_bytes_max: usize => Engines,
+        /// Most bytes of messages that wait until a missing one before them has been read, on each worker. Beyond
+        /// it the subscribers of the channel subscribe again and recover.
+        #[schemars(range(min = 65_536))]
+        pub held_bytes_max: usize => Engines,
+        /// The token for NATS, instead of user and password.
+        pub token: Option<Secret> => Engines,
+        /// The seed of a user's nkey (`SU...`), instead of user, password and token. It signs the nonce of the
+        /// server.
+        pub nkey_seed: Option<Secret> => Engines,
+        /// A file with the seed instead, read again before each connection.
+        pub nkey_seed_file: Option<Arc<str>> => Engines,
+        /// The text of a `.creds` file, instead of user, password and token: a user's JWT, and the seed of its
+        /// nkey.
+        pub credentials: Option<Secret> => Engines,
+        /// The path of a `.creds` file instead, read again before each connection. Replace the file before its
+        /// JWT expires.
+        pub credentials_file: Option<Arc<str>> => Engines,
+        /// With `tls`: starts with the TLS handshake, as required by NATS servers with `handshake_first` and by
+        /// proxies that terminate TLS.
+        pub tls_handshake_first: bool => Engines,
+        /// With `tls`: the client certificate chain in PEM, the node's certificate first, for servers that verify
+        /// clients: `verify` of NATS, `tls-auth-clients yes` of Redis. Also sent to Sentinels and to all nodes of
+        /// a Redis Cluster.
+        pub tls_client_cert: Option<Arc<str>> => Engines,
+        /// The private key of `tls_client_cert`, in PEM.
+        pub tls_client_key: Option<Secret> => Engines,
+        /// Most wildcard subscriptions of a node in NATS, divided evenly between workers, for namespaces with
+        /// `wildcards`. A further one is refused (error 106, limit exceeded).
+        #[schemars(range(min = 1, max = 1_000_000))]
+        pub wildcards_max: u32 => Engines,
+        /// Uses channel names as NATS subjects, and payloads without an envelope, so that clients and other
+        /// programs receive each other's messages. There is no history, and there are no tags, deltas,
+        /// publishers, presence, joins or leaves.
+        pub raw: bool => Engines,
+        /// With `raw`: the prefix of the subjects, for example `app.` with the trailing dot. Empty: the subjects
+        /// begin with the namespace. Clients cannot reach subjects without the prefix, or those that begin with
+        /// `$`, `_` or `prefix`.
+        pub raw_prefix: Arc<str> => Engines,
+        /// With `raw`: replaces the `:` after the namespace in subjects; `:` or `.`. With `.` the channel
+        /// `chat:a.b` is the subject `chat.a.b`, and the wildcard `chat:*` is `chat.*`.
+        pub raw_separator: Arc<str> => Engines,
+        /// Stores histories in JetStream. If off, its namespaces have no history, and publications with an
+        /// idempotency key are refused.
+        pub jetstream: bool => Engines,
+        /// The number of NATS servers that store the histories.
+        #[schemars(range(min = 1, max = 5))]
+        pub stream_replicas: u8 => Engines,
+        /// Stores histories in the memory of the NATS servers; they are lost when the servers stop.
+        pub stream_in_memory: bool => Engines,
+        /// How long JetStream keeps a message; 0: without limit. After this time without a publication, a channel
+        /// begins a new epoch, and earlier positions cannot be recovered.
+        #[schemars(range(max = 3_153_600_000_000_u64))]
+        pub stream_max_age_ms: u64 => Engines,
+        /// Most bytes of all messages in JetStream; beyond it the oldest are removed. 0: the limit of the
+        /// servers.
+        pub stream_bytes_max: u64 => Engines,
+        /// Most messages of one channel in JetStream; at least `history_size` of each of its namespaces.
+        #[schemars(range(min = 1))]
+        pub stream_channel_messages_max: u32 => Engines,
+        /// How long JetStream remembers idempotency keys, independent of their publications.
+        #[schemars(range(min = 100, max = 86_400_000))]
+        pub stream_idempotency_ms: u64 => Engines,
+    }
 }
 
 impl Default for Engine {

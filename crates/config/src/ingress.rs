@@ -5,29 +5,27 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::NEW_CONNECTIONS;
+use crate::effect::settings;
 
-/// The proxies and the TLS settings of an address.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Ingress {
-    /// Networks of trusted proxies: `10.0.0.0/8`, `2001:db8::/32`, `192.0.2.7`. The server accepts the client
-    /// address from them: in the header of the PROXY protocol if `proxy_protocol` is set, and on a client
-    /// port in the last address of `X-Forwarded-For` that is not in these networks. From other addresses both
-    /// are ignored.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub trusted_proxies: Arc<[String]>,
-    /// Connections from `trusted_proxies` begin with a header of the PROXY protocol, version 1 or 2; a
-    /// connection without one is closed.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub proxy_protocol: bool,
-    /// Uses TLS 1.2 and 1.3 with the certificates of `tls.certificates`.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub tls: bool,
-    /// Certificate authorities in PEM: a client must present a certificate signed by one of them (mutual
-    /// TLS). Not suitable for an address that browsers connect to.
-    #[schemars(extend("x-applies" = NEW_CONNECTIONS))]
-    pub client_ca: Option<Arc<str>>,
+settings! {
+    /// The proxies and the TLS settings of an address.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Ingress {
+        /// Networks of trusted proxies: `10.0.0.0/8`, `2001:db8::/32`, `192.0.2.7`. The server accepts the client
+        /// address from them: in the header of the PROXY protocol if `proxy_protocol` is set, and on a client
+        /// port in the last address of `X-Forwarded-For` that is not in these networks. From other addresses both
+        /// are ignored.
+        pub trusted_proxies: Arc<[String]> => NewConnections,
+        /// Connections from `trusted_proxies` begin with a header of the PROXY protocol, version 1 or 2; a
+        /// connection without one is closed.
+        pub proxy_protocol: bool => NewConnections,
+        /// Uses TLS 1.2 and 1.3 with the certificates of `tls.certificates`.
+        pub tls: bool => NewConnections & Tls,
+        /// Certificate authorities in PEM: a client must present a certificate signed by one of them (mutual
+        /// TLS). Not suitable for an address that browsers connect to.
+        pub client_ca: Option<Arc<str>> => NewConnections & Tls,
+    }
 }
 
 impl Ingress {

@@ -15,6 +15,7 @@ pub mod docs;
 mod document;
 mod duration;
 mod edit;
+mod effect;
 mod engine;
 mod entries;
 pub mod environment;
@@ -55,6 +56,8 @@ mod wildcards;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use effect::settings;
+
 pub use admin::{Admin, AdminRole, AdminToken};
 pub use api::{Api, ApiScope};
 pub use budget::{ClientBudget, SharedBudget};
@@ -68,6 +71,7 @@ pub use client::{
     Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
 };
 pub use cluster::Cluster;
+pub use effect::{Effect, Effects, Keys};
 pub use engine::{Engine, EngineKind, EngineLayout, EngineReadFrom, EngineTopology};
 pub use error::{ConfigError, ConfigErrors};
 pub use index::ApiKey;
@@ -93,64 +97,55 @@ pub use tenant::{TENANT_BYTES_MAX, Tenant};
 pub use tls::{Certificate, Tls};
 pub use webhooks::{HealthCheck, Hook, HookEventKind, Member, Upstream, Webhooks};
 
-/// Takes effect at once, for every connection.
-pub(crate) const LIVE: &str = "live";
-/// Takes effect for connections opened after the change.
-pub(crate) const NEW_CONNECTIONS: &str = "new connections only";
-/// Takes effect at the next start.
-pub(crate) const RESTART: &str = "restart";
-
-/// Everything that can be set.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Addresses and threads.
-    pub server: Server,
-    /// How clients connect and who they are.
-    pub client: Client,
-    /// The HTTP API through which a backend publishes.
-    pub api: Api,
-    /// What channels keep and who may do what in them.
-    pub channel: Channel,
-    /// Further addresses clients may connect to, each under a name of your choice. One that is taken
-    /// away stops accepting; connections that came in through it stay.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub listeners: Map<Listener>,
-    /// TLS of the addresses whose `ingress` says so.
-    pub tls: Tls,
-    /// Webhooks: events posted to your backend over HTTP.
-    pub webhooks: Webhooks,
-    /// Backends that are asked before something is done, each under a name of your choice; `client.proxy` and the
-    /// namespaces name them.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub proxies: Map<Proxy>,
-    /// Where channels live that several nodes share, each under a name of your choice; the namespaces name them.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub engines: Map<Engine>,
-    /// Remote procedures that clients call.
-    pub rpc: Rpc,
-    /// The Pusher protocol: `pusher-js`, Laravel Echo and Pusher's server libraries.
-    pub pusher: PusherConfig,
-    /// Customers that share this server, each under a name of your choice (letters, digits, `-` and `_`). One that is taken
-    /// away is gone with its connections, channels and histories.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tenants: Map<Tenant>,
-    /// Nodes that act as one.
-    pub cluster: Cluster,
-    /// Credentials of the push services that reach offline users, each under a name of your
-    /// choice.
-    pub push: PushConfig,
-    /// The bound of everything that could grow. All hold before authentication too; each refusal is
-    /// counted in the metrics.
-    pub limits: Limits,
-    /// Changes while the server runs.
-    pub config: Changes,
-    /// How the server leaves on SIGTERM.
-    pub shutdown: Shutdown,
-    /// The admin port.
-    pub admin: Admin,
-    /// What is logged, and in which form.
-    pub log: Log,
+settings! {
+    /// Everything that can be set.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Config {
+        /// Addresses and threads.
+        pub server: Server,
+        /// How clients connect and who they are.
+        pub client: Client,
+        /// The HTTP API through which a backend publishes.
+        pub api: Api,
+        /// What channels keep and who may do what in them.
+        pub channel: Channel,
+        /// Further addresses clients may connect to, each under a name of your choice. One that is taken
+        /// away stops accepting; connections that came in through it stay.
+        pub listeners: Map<Listener> | Listeners,
+        /// TLS of the addresses whose `ingress` says so.
+        pub tls: Tls,
+        /// Webhooks: events posted to your backend over HTTP.
+        pub webhooks: Webhooks,
+        /// Backends that are asked before something is done, each under a name of your choice; `client.proxy` and the
+        /// namespaces name them.
+        pub proxies: Map<Proxy> | Proxies,
+        /// Where channels live that several nodes share, each under a name of your choice; the namespaces name them.
+        pub engines: Map<Engine> | Engines,
+        /// Remote procedures that clients call.
+        pub rpc: Rpc,
+        /// The Pusher protocol: `pusher-js`, Laravel Echo and Pusher's server libraries.
+        pub pusher: PusherConfig,
+        /// Customers that share this server, each under a name of your choice (letters, digits, `-` and `_`). One that is taken
+        /// away is gone with its connections, channels and histories.
+        pub tenants: Map<Tenant> | Tenants & Permissions,
+        /// Nodes that act as one.
+        pub cluster: Cluster,
+        /// Credentials of the push services that reach offline users, each under a name of your
+        /// choice.
+        pub push: PushConfig,
+        /// The bound of everything that could grow. All hold before authentication too; each refusal is
+        /// counted in the metrics.
+        pub limits: Limits,
+        /// Changes while the server runs.
+        pub config: Changes,
+        /// How the server leaves on SIGTERM.
+        pub shutdown: Shutdown,
+        /// The admin port.
+        pub admin: Admin,
+        /// What is logged, and in which form.
+        pub log: Log,
+    }
 }
 
 impl Config {

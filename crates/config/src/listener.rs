@@ -3,23 +3,25 @@ use std::net::{Ipv4Addr, SocketAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Ingress, LIVE};
+use crate::Ingress;
+use crate::effect::settings;
 
-/// A further address clients may connect to.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Listener {
-    /// The address. Port 0 lets the kernel choose.
-    #[schemars(extend("x-applies" = LIVE, "format" = "socket-address"))]
-    pub addr: SocketAddr,
-    /// Connections the kernel queues for each worker until it accepts them.
-    #[schemars(range(min = 1, max = 1_048_576), extend("x-applies" = LIVE))]
-    pub backlog: u32,
-    /// What is served at this address.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub serves: Serves,
-    /// The proxies and TLS of this address.
-    pub ingress: Ingress,
+settings! {
+    /// A further address clients may connect to.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Listener {
+        /// The address. Port 0 lets the kernel choose.
+        #[schemars(extend("format" = "socket-address"))]
+        pub addr: SocketAddr => Listeners,
+        /// Connections the kernel queues for each worker until it accepts them.
+        #[schemars(range(min = 1, max = 1_048_576))]
+        pub backlog: u32 => Listeners,
+        /// What is served at this address.
+        pub serves: Serves => Read,
+        /// The proxies and TLS of this address.
+        pub ingress: Ingress,
+    }
 }
 
 impl Default for Listener {

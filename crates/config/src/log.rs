@@ -1,19 +1,19 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::LIVE;
+use crate::effect::settings;
 
-/// What is logged, and in which format. Logs are written to standard error.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// The lowest level that is logged. The environment variable `DUNLIN_LOG` overrides it and may also name
-    /// modules (`info,dunlin_net=debug`).
-    #[schemars(extend("x-applies" = LIVE))]
-    pub level: LogLevel,
-    /// The format of a line.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub format: LogFormat,
+settings! {
+    /// What is logged, and in which format. Logs are written to standard error.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Log {
+        /// The lowest level that is logged. The environment variable `DUNLIN_LOG` overrides it and may also name
+        /// modules (`info,dunlin_net=debug`).
+        pub level: LogLevel => Log,
+        /// The format of a line.
+        pub format: LogFormat => Log,
+    }
 }
 
 /// The severity of a line.

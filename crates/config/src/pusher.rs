@@ -4,27 +4,29 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::effect::settings;
 use crate::entries::long_enough;
 use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::validate::origin_pattern;
-use crate::{Config, LIVE, Map, NEW_CONNECTIONS, Secret};
+use crate::{Config, Map, Secret};
 
-/// The Pusher protocol: `pusher-js` and Laravel Echo connect to `/app/KEY`, and Pusher's server libraries
-/// call `/apps/ID/...`, on the client addresses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct PusherConfig {
-    /// Time without input after which a client pings the server, and the server pings a client. Proxies between them must
-    /// keep idle connections for longer; most do so for 60 s.
-    #[schemars(range(min = 1_000, max = 3_600_000), extend("x-applies" = NEW_CONNECTIONS))]
-    pub activity_timeout_ms: u64,
-    /// How long a client may take to answer a ping. Below `activity_timeout_ms`.
-    #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = NEW_CONNECTIONS))]
-    pub pong_timeout_ms: u64,
-    /// Apps, each under a name of your choice. Removing an app disconnects its clients.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub apps: Map<PusherApp>,
+settings! {
+    /// The Pusher protocol: `pusher-js` and Laravel Echo connect to `/app/KEY`, and Pusher's server libraries
+    /// call `/apps/ID/...`, on the client addresses.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PusherConfig {
+        /// Time without input after which a client pings the server, and the server pings a client. Proxies between them must
+        /// keep idle connections for longer; most do so for 60 s.
+        #[schemars(range(min = 1_000, max = 3_600_000))]
+        pub activity_timeout_ms: u64 => NewConnections,
+        /// How long a client may take to answer a ping. Below `activity_timeout_ms`.
+        #[schemars(range(min = 100, max = 3_600_000))]
+        pub pong_timeout_ms: u64 => NewConnections,
+        /// Apps, each under a name of your choice. Removing an app disconnects its clients.
+        pub apps: Map<PusherApp> | PusherApps & Permissions,
+    }
 }
 
 impl Default for PusherConfig {
@@ -33,58 +35,53 @@ impl Default for PusherConfig {
     }
 }
 
-/// One app of the Pusher protocol.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct PusherApp {
-    /// The app's id, in the paths of the HTTP API: letters, digits, `-` and `_`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub id: Arc<str>,
-    /// The app's key, which clients send: letters, digits, `-` and `_`. It is not secret.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub key: Arc<str>,
-    /// The secret that the backend signs with: subscriptions, sign-ins and calls of the HTTP API. At least 16
-    /// bytes.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub secret: Option<Secret>,
-    /// The namespace of the app's channels, from `channel.namespaces`: `news` is the channel `NAMESPACE:news`
-    /// for clients of the other protocols. Its `allow_...` keys and proxies apply to those clients; they need
-    /// a token for channels that begin with `private-`, `presence-` or `#`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub namespace: Arc<str>,
-    /// The tenant of the app, from `tenants`: `namespace` is then one of the tenant's, and channels and users
-    /// are those of the tenant, separate from all other apps. Apps without a tenant that use the same
-    /// namespace share its channels, including private ones.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tenant: Option<Arc<str>>,
-    /// Origins of web pages that may connect, as in `client.allowed_origins`. By default all, because no
-    /// permission depends on a cookie.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub allowed_origins: Arc<[String]>,
-    /// Permits client events in private and presence channels.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub client_events: bool,
-    /// Events per second that a client may send; further ones are refused.
-    #[schemars(range(min = 1, max = 1_000_000), extend("x-applies" = LIVE))]
-    pub client_events_per_s: u32,
-    /// Most bytes of the data of an event.
-    #[schemars(range(min = 1, max = 16_777_216), extend("x-applies" = LIVE))]
-    pub event_bytes_max: usize,
-    /// Most channels of one event that a backend publishes.
-    #[schemars(range(min = 1, max = 10_000), extend("x-applies" = LIVE))]
-    pub channels_per_event_max: usize,
-    /// Most events of one batch.
-    #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
-    pub batch_events_max: usize,
-    /// Most users in a presence channel.
-    #[schemars(range(min = 1, max = 100_000), extend("x-applies" = LIVE))]
-    pub presence_members_max: u32,
-    /// Most bytes of the data of a member of a presence channel.
-    #[schemars(range(min = 64, max = 65_536), extend("x-applies" = LIVE))]
-    pub member_bytes_max: usize,
-    /// How long a cache channel keeps its last event.
-    #[schemars(range(min = 1_000, max = 31_536_000_000_u64), extend("x-applies" = LIVE))]
-    pub cache_ttl_ms: u64,
+settings! {
+    /// One app of the Pusher protocol.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PusherApp {
+        /// The app's id, in the paths of the HTTP API: letters, digits, `-` and `_`.
+        pub id: Arc<str> => PusherApps,
+        /// The app's key, which clients send: letters, digits, `-` and `_`. It is not secret.
+        pub key: Arc<str> => PusherApps,
+        /// The secret that the backend signs with: subscriptions, sign-ins and calls of the HTTP API. At least 16
+        /// bytes.
+        pub secret: Option<Secret> => PusherApps,
+        /// The namespace of the app's channels, from `channel.namespaces`: `news` is the channel `NAMESPACE:news`
+        /// for clients of the other protocols. Its `allow_...` keys and proxies apply to those clients; they need
+        /// a token for channels that begin with `private-`, `presence-` or `#`.
+        pub namespace: Arc<str> => PusherApps,
+        /// The tenant of the app, from `tenants`: `namespace` is then one of the tenant's, and channels and users
+        /// are those of the tenant, separate from all other apps. Apps without a tenant that use the same
+        /// namespace share its channels, including private ones.
+        pub tenant: Option<Arc<str>> => PusherApps,
+        /// Origins of web pages that may connect, as in `client.allowed_origins`. By default all, because no
+        /// permission depends on a cookie.
+        pub allowed_origins: Arc<[String]> => PusherApps,
+        /// Permits client events in private and presence channels.
+        pub client_events: bool => PusherApps,
+        /// Events per second that a client may send; further ones are refused.
+        #[schemars(range(min = 1, max = 1_000_000))]
+        pub client_events_per_s: u32 => PusherApps,
+        /// Most bytes of the data of an event.
+        #[schemars(range(min = 1, max = 16_777_216))]
+        pub event_bytes_max: usize => PusherApps,
+        /// Most channels of one event that a backend publishes.
+        #[schemars(range(min = 1, max = 10_000))]
+        pub channels_per_event_max: usize => PusherApps,
+        /// Most events of one batch.
+        #[schemars(range(min = 1, max = 1_000))]
+        pub batch_events_max: usize => PusherApps,
+        /// Most users in a presence channel.
+        #[schemars(range(min = 1, max = 100_000))]
+        pub presence_members_max: u32 => PusherApps,
+        /// Most bytes of the data of a member of a presence channel.
+        #[schemars(range(min = 64, max = 65_536))]
+        pub member_bytes_max: usize => PusherApps,
+        /// How long a cache channel keeps its last event.
+        #[schemars(range(min = 1_000, max = 31_536_000_000_u64))]
+        pub cache_ttl_ms: u64 => PusherApps,
+    }
 }
 
 impl Default for PusherApp {

@@ -5,11 +5,19 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
+use crate::effect::Effects;
 use crate::path::Path;
-use crate::{Config, LIVE, NEW_CONNECTIONS, RESTART, Secret};
+use crate::{Config, Secret};
 
 /// Returns the JSON Schema (2020-12) of [`Config`], with `x-applies` on every key.
 pub fn json() -> Value {
+    let mut schema = declared();
+    say_when_it_applies(&mut schema);
+    schema
+}
+
+/// Returns the schema with `x-effects` on every key, as declared.
+fn declared() -> Value {
     let mut schema = schemars::schema_for!(Config).to_value();
     if let Some(object) = schema.as_object_mut() {
         object.insert("title".into(), "Dunlin configuration".into());
@@ -17,11 +25,25 @@ pub fn json() -> Value {
     schema
 }
 
+/// Replaces the effects of each key by the time at which its change is complete.
+fn say_when_it_applies(schema: &mut Value) {
+    let Value::Object(object) = schema else { return };
+    // The keys of a table say it themselves.
+    let is_table = object.contains_key("$ref");
+    if let Some(Value::String(names)) = object.remove("x-effects")
+        && !is_table
+    {
+        let applies = Effects::named(&names).applies().name();
+        object.insert("x-applies".into(), applies.into());
+    }
+    object.values_mut().for_each(say_when_it_applies);
+}
+
 /// Returns the tree of keys, built once from the JSON Schema.
 pub fn root() -> &'static SchemaNode {
     static ROOT: OnceLock<SchemaNode> = OnceLock::new();
     ROOT.get_or_init(|| {
-        let schema = json();
+        let schema = declared();
         SchemaNode::read(&schema, &schema)
     })
 }
@@ -33,6 +55,8 @@ pub struct SchemaNode {
     pub description: String,
     /// When a change takes effect; `None` for tables.
     pub applies: Option<Applies>,
+    /// What a change brings about, beside what the keys of a table say; `None` if only they say it.
+    pub effects: Option<Effects>,
     /// Its default.
     pub default: Value,
     /// Whether it may be unset.
@@ -86,9 +110,9 @@ impl Applies {
     /// Returns `live`, `new connections only` or `restart`.
     pub fn name(self) -> &'static str {
         match self {
-            Applies::Live => LIVE,
-            Applies::NewConnections => NEW_CONNECTIONS,
-            Applies::Restart => RESTART,
+            Applies::Live => "live",
+            Applies::NewConnections => "new connections only",
+            Applies::Restart => "restart",
         }
     }
 }
@@ -167,6 +191,18 @@ impl SchemaNode {
         Some((node, applies.unwrap_or_else(|| node.latest())))
     }
 
+    /// Returns what a change of a key brings about: what it says, and what the tables say that it is in.
+    pub fn effects_at<'s>(&self, steps: impl IntoIterator<Item = &'s str>) -> Effects {
+        let mut effects = self.effects.unwrap_or_default();
+        let mut node = self;
+        for step in steps {
+            let Some(below) = node.below(step) else { break };
+            node = below;
+            effects.insert(node.effects.unwrap_or_default());
+        }
+        effects
+    }
+
     fn latest(&self) -> Applies {
         let below =
             self.keys().iter().map(|(_, node)| node.applies.unwrap_or_else(|| node.latest()));
@@ -235,18 +271,16 @@ impl SchemaNode {
             None => schema,
         };
         let own = |key: &str| if schema[key].is_null() { &target[key] } else { &schema[key] };
-        let applies = match own("x-applies").as_str() {
-            Some(LIVE) => Some(Applies::Live),
-            Some(NEW_CONNECTIONS) => Some(Applies::NewConnections),
-            Some(RESTART) => Some(Applies::Restart),
-            _ => None,
-        };
+        let effects = own("x-effects").as_str().map(Effects::named);
+        let kind = Kind::read(target, document);
+        let is_table = matches!(kind, Kind::Table(_));
         SchemaNode {
             description: own("description").as_str().unwrap_or_default().replace('\n', " "),
-            applies,
+            applies: effects.filter(|_| !is_table).map(Effects::applies),
+            effects,
             default: own("default").clone(),
             optional: target["type"].as_array().is_some_and(|types| types.contains(&"null".into())),
-            kind: Kind::read(target, document),
+            kind,
         }
     }
 }

@@ -3,44 +3,44 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{LIVE, Map, Pattern, Secret};
+use crate::effect::settings;
+use crate::{Map, Pattern, Secret};
 
-/// Webhooks: events posted to your backend over HTTP.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Webhooks {
-    /// Groups of servers that requests are distributed over.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub upstreams: Map<Upstream>,
-    /// Hooks: the events that each upstream receives.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub hooks: Map<Hook>,
+settings! {
+    /// Webhooks: events posted to your backend over HTTP.
+    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Webhooks {
+        /// Groups of servers that requests are distributed over.
+        pub upstreams: Map<Upstream> | Upstreams,
+        /// Hooks: the events that each upstream receives.
+        pub hooks: Map<Hook> | Hooks,
+    }
 }
 
-/// A group of servers that requests are distributed over.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Upstream {
-    /// Uses TLS to the members. Their certificates are verified and must have the host of their address.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tls: bool,
-    /// Certificate authorities in PEM to trust instead of the system's.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub ca: Option<Arc<str>>,
-    /// Time limit for opening a connection to a member.
-    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
-    pub connect_timeout_ms: u64,
-    /// Time limit for the response of a member.
-    #[schemars(range(min = 10, max = 600_000), extend("x-applies" = LIVE))]
-    pub timeout_ms: u64,
-    /// Connections kept open to each member.
-    #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
-    pub connections_per_member_max: u32,
-    /// Checks the health of members; unhealthy ones get no requests.
-    pub health_check: HealthCheck,
-    /// Its servers, each under an id of your choice.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub members: Map<Member>,
+settings! {
+    /// A group of servers that requests are distributed over.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Upstream {
+        /// Uses TLS to the members. Their certificates are verified and must have the host of their address.
+        pub tls: bool => Upstreams,
+        /// Certificate authorities in PEM to trust instead of the system's.
+        pub ca: Option<Arc<str>> => Upstreams,
+        /// Time limit for opening a connection to a member.
+        #[schemars(range(min = 10, max = 60_000))]
+        pub connect_timeout_ms: u64 => Upstreams,
+        /// Time limit for the response of a member.
+        #[schemars(range(min = 10, max = 600_000))]
+        pub timeout_ms: u64 => Upstreams,
+        /// Connections kept open to each member.
+        #[schemars(range(min = 1, max = 65_535))]
+        pub connections_per_member_max: u32 => Upstreams,
+        /// Checks the health of members; unhealthy ones get no requests.
+        pub health_check: HealthCheck,
+        /// Its servers, each under an id of your choice.
+        pub members: Map<Member> | Upstreams,
+    }
 }
 
 impl Default for Upstream {
@@ -57,28 +57,29 @@ impl Default for Upstream {
     }
 }
 
-/// Health checks of the members of an upstream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct HealthCheck {
-    /// Path and query of a `GET` to each member, as in `/health`. Not set: members are not checked.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub path: Option<Arc<str>>,
-    /// Time from the end of a check to the start of the next.
-    #[schemars(range(min = 100, max = 3_600_000), extend("x-applies" = LIVE))]
-    pub interval_ms: u64,
-    /// Time limit of a check, including connecting.
-    #[schemars(range(min = 10, max = 60_000), extend("x-applies" = LIVE))]
-    pub timeout_ms: u64,
-    /// The status of a healthy member. Not set: any from 200 to 399.
-    #[schemars(range(min = 200, max = 599), extend("x-applies" = LIVE))]
-    pub status: Option<u16>,
-    /// Failed checks in a row after which a member gets no more requests.
-    #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
-    pub fall: u32,
-    /// Successful checks in a row after which it gets requests again.
-    #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
-    pub rise: u32,
+settings! {
+    /// Health checks of the members of an upstream.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct HealthCheck {
+        /// Path and query of a `GET` to each member, as in `/health`. Not set: members are not checked.
+        pub path: Option<Arc<str>> => Upstreams,
+        /// Time from the end of a check to the start of the next.
+        #[schemars(range(min = 100, max = 3_600_000))]
+        pub interval_ms: u64 => Upstreams,
+        /// Time limit of a check, including connecting.
+        #[schemars(range(min = 10, max = 60_000))]
+        pub timeout_ms: u64 => Upstreams,
+        /// The status of a healthy member. Not set: any from 200 to 399.
+        #[schemars(range(min = 200, max = 599))]
+        pub status: Option<u16> => Upstreams,
+        /// Failed checks in a row after which a member gets no more requests.
+        #[schemars(range(min = 1, max = 1_000))]
+        pub fall: u32 => Upstreams,
+        /// Successful checks in a row after which it gets requests again.
+        #[schemars(range(min = 1, max = 1_000))]
+        pub rise: u32 => Upstreams,
+    }
 }
 
 impl Default for HealthCheck {
@@ -106,19 +107,19 @@ impl HealthCheck {
     }
 }
 
-/// One server of an upstream.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Member {
-    /// The address of the server: `10.0.0.7:8080`, `push-backend:80`, `[2001:db8::7]:80`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub address: Arc<str>,
-    /// Its share of the requests relative to other members.
-    #[schemars(range(min = 1, max = 65_535), extend("x-applies" = LIVE))]
-    pub weight: u32,
-    /// Sends it no requests until this is set to false.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub down: bool,
+settings! {
+    /// One server of an upstream.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Member {
+        /// The address of the server: `10.0.0.7:8080`, `push-backend:80`, `[2001:db8::7]:80`.
+        pub address: Arc<str> => Upstreams,
+        /// Its share of the requests relative to other members.
+        #[schemars(range(min = 1, max = 65_535))]
+        pub weight: u32 => Upstreams,
+        /// Sends it no requests until this is set to false.
+        pub down: bool => Upstreams,
+    }
 }
 
 impl Default for Member {
@@ -127,50 +128,45 @@ impl Default for Member {
     }
 }
 
-/// Events that an upstream receives.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Hook {
-    /// The id of the upstream; a name of `webhooks.upstreams`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub upstream: Arc<str>,
-    /// Path and query of the request.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub path: Arc<str>,
-    /// The events.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub events: Arc<[HookEventKind]>,
-    /// A pattern of full channel names, for example `chat:*`; not set: all channels. `connect` and
-    /// `disconnect` have no channel and are always sent.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub channels: Option<Pattern>,
-    /// Sends only events of this tenant, a name of `tenants`; channel names are the tenant's. Not set: events
-    /// of no tenant.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub tenant: Option<Arc<str>>,
-    /// Posts events of this app, a name of `pusher.apps`, in Pusher's format: channel names without the
-    /// namespace, `time_ms` and `events` in one object, signed with the app's secret in `X-Pusher-Signature`.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub pusher_app: Option<Arc<str>>,
-    /// The secret that signs each request (HMAC-SHA256 of the body), so that your backend can authenticate
-    /// it; at least 16 bytes.
-    #[schemars(extend("x-applies" = LIVE))]
-    pub secret: Option<Secret>,
-    /// Most events of one request. Events that occur while a request is in flight are sent together.
-    #[schemars(range(min = 1, max = 10_000), extend("x-applies" = LIVE))]
-    pub batch_events_max: u32,
-    /// Most bytes of the body of a request; a larger event is sent alone.
-    #[schemars(range(min = 1_024, max = 16_777_216), extend("x-applies" = LIVE))]
-    pub batch_bytes_max: usize,
-    /// Most bytes of queued events. Beyond it the user or channel with the most queued events loses its newest;
-    /// they are counted, and your backend is notified of their number.
-    #[schemars(range(min = 65_536), extend("x-applies" = LIVE))]
-    pub queue_bytes_max: usize,
-    /// Attempts to send a request that is answered with 408, 425, 429 or 5xx, or gets no valid response;
-    /// after that its events are dropped. While no member can be reached, events wait and no attempt is
-    /// counted.
-    #[schemars(range(min = 1, max = 1_000), extend("x-applies" = LIVE))]
-    pub attempts_max: u32,
+settings! {
+    /// Events that an upstream receives.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Hook {
+        /// The id of the upstream; a name of `webhooks.upstreams`.
+        pub upstream: Arc<str> => Hooks,
+        /// Path and query of the request.
+        pub path: Arc<str> => Hooks,
+        /// The events.
+        pub events: Arc<[HookEventKind]> => Hooks,
+        /// A pattern of full channel names, for example `chat:*`; not set: all channels. `connect` and
+        /// `disconnect` have no channel and are always sent.
+        pub channels: Option<Pattern> => Hooks,
+        /// Sends only events of this tenant, a name of `tenants`; channel names are the tenant's. Not set: events
+        /// of no tenant.
+        pub tenant: Option<Arc<str>> => Hooks,
+        /// Posts events of this app, a name of `pusher.apps`, in Pusher's format: channel names without the
+        /// namespace, `time_ms` and `events` in one object, signed with the app's secret in `X-Pusher-Signature`.
+        pub pusher_app: Option<Arc<str>> => Hooks,
+        /// The secret that signs each request (HMAC-SHA256 of the body), so that your backend can authenticate
+        /// it; at least 16 bytes.
+        pub secret: Option<Secret> => Hooks,
+        /// Most events of one request. Events that occur while a request is in flight are sent together.
+        #[schemars(range(min = 1, max = 10_000))]
+        pub batch_events_max: u32 => Hooks,
+        /// Most bytes of the body of a request; a larger event is sent alone.
+        #[schemars(range(min = 1_024, max = 16_777_216))]
+        pub batch_bytes_max: usize => Hooks,
+        /// Most bytes of queued events. Beyond it the user or channel with the most queued events loses its newest;
+        /// they are counted, and your backend is notified of their number.
+        #[schemars(range(min = 65_536))]
+        pub queue_bytes_max: usize => Hooks,
+        /// Attempts to send a request that is answered with 408, 425, 429 or 5xx, or gets no valid response;
+        /// after that its events are dropped. While no member can be reached, events wait and no attempt is
+        /// counted.
+        #[schemars(range(min = 1, max = 1_000))]
+        pub attempts_max: u32 => Hooks,
+    }
 }
 
 impl Default for Hook {

@@ -36,10 +36,12 @@
 mod counters;
 mod family;
 mod histogram;
+mod live;
 pub mod text;
 
 pub use family::{Family, Kind};
 pub use histogram::{Histogram, Snapshot};
+pub use live::LiveSeries;
 pub use prometheus_client::collector::Collector;
 pub use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 pub use prometheus_client::registry::Registry;

@@ -6,7 +6,7 @@ mod transports;
 
 use std::sync::Arc;
 
-use dunlin_config::{ChannelOptions, Config, RecoveryMode, Secret, Serves};
+use dunlin_config::{ChannelOptions, Config, Effects, RecoveryMode, Secret, Serves};
 use serde_json::{Value, json};
 
 use crate::state::settings::Settings;
@@ -658,7 +658,10 @@ fn who_may_not_see_who_is_present_any_more_sees_no_joins() {
     let snapshot = Arc::new(dunlin_config::Snapshot::new(2, config).unwrap());
     let before = cluster.state.newest_for(0);
     let newer = Settings::new(snapshot);
-    assert!(before.wants_work(&newer), "a worker that sleeps is woken");
+    assert!(
+        before.effects(&newer).intersects(Effects::OF_SLEEPERS),
+        "a worker that sleeps is woken"
+    );
     cluster.state.publish(Arc::new(newer));
     // One turn adopts the settings, the next one withdraws the permission.
     for _ in 0..3 {

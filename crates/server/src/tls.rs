@@ -74,19 +74,12 @@ impl Tls {
     /// Opens the certificates of a configuration. Omits unusable ones; [`judge`] reports their errors. A listener whose TLS
     /// cannot be built is closed: [`Tls::server`] returns an error for it.
     pub(crate) fn of(config: &Config, before: Option<(&Config, &Arc<Tls>)>) -> Arc<Tls> {
-        fn all(config: &Config) -> impl Iterator<Item = &Ingress> {
-            ingresses(config).map(|(_, ingress)| ingress)
-        }
-        let unchanged = |old: &Config| old.tls == config.tls && all(old).eq(all(config));
-        if let Some((_, tls)) = before.filter(|(old, _)| unchanged(old)) {
-            return Arc::clone(tls);
-        }
         let certificates = match before {
             Some((old, tls)) if old.tls == config.tls => Arc::clone(&tls.certificates),
             _ => Arc::new(Certificates::open(config, before)),
         };
         let mut servers: Vec<Server> = Vec::new();
-        for ingress in all(config).filter(|ingress| ingress.tls) {
+        for (_, ingress) in ingresses(config).filter(|(_, ingress)| ingress.tls) {
             let is_same = |server: &&Server| server.client_ca == ingress.client_ca;
             if servers.iter().any(|server| is_same(&server)) {
                 continue;

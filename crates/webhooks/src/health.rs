@@ -2,13 +2,13 @@
 //! fail. This module has no I/O and no clock; the caller sends the requests.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use dunlin_config as config;
 use dunlin_config::Map;
 use dunlin_hub::Now;
-use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
+use dunlin_metrics::{Collector, DescriptorEncoder, LiveSeries, metrics};
 use dunlin_wire::backoff::Jitter;
 use hashbrown::HashMap;
 use serde_json::{Value, json};
@@ -83,6 +83,8 @@ pub struct Check {
 #[derive(Debug)]
 pub struct HealthChecker {
     stats: Arc<UpstreamStats>,
+    /// The counters of upstreams with members to check.
+    counters: HashMap<Arc<str>, Arc<UpstreamCounters>>,
     settings: Map<config::Upstream>,
     /// Members by number.
     members: HashMap<u64, CheckedMember>,
@@ -110,6 +112,7 @@ impl HealthChecker {
     pub fn new(stats: Arc<UpstreamStats>, seed: u64) -> HealthChecker {
         HealthChecker {
             stats,
+            counters: HashMap::new(),
             settings: Map::new(),
             members: HashMap::new(),
             numbers: HashMap::new(),
@@ -154,7 +157,15 @@ impl HealthChecker {
                     None => {}
                 }
             }
-            self.stats.follow(upstream, members.len(), self.unhealthy.of(upstream).len());
+            if members.is_empty() {
+                self.counters.remove(upstream);
+                continue;
+            }
+            let begin = || self.stats.0.begin(Arc::clone(upstream));
+            let counters = self.counters.entry(Arc::clone(upstream)).or_insert_with(begin);
+            counters.set(UpstreamMetric::Members, members.len() as u64);
+            let unhealthy = self.unhealthy.of(upstream).len() as u64;
+            counters.set(UpstreamMetric::Unhealthy, unhealthy);
         }
     }
 
@@ -192,7 +203,7 @@ impl HealthChecker {
         let Some(upstream) = self.settings.get(&member.upstream) else { return false };
         let check = &upstream.health_check;
         self.due.push(Reverse((now.ms + check.interval_ms, tag)));
-        let stats = self.stats.of(&member.upstream);
+        let Some(stats) = self.counters.get(&member.upstream) else { return false };
         stats.count(UpstreamMetric::Checks);
         if result.is_err() {
             stats.count(UpstreamMetric::Failed);
@@ -272,28 +283,12 @@ impl HealthChecker {
 
 /// Counters of upstreams with checks. Written by one thread, read by any.
 #[derive(Debug, Default)]
-pub struct UpstreamStats(Mutex<BTreeMap<Arc<str>, Arc<UpstreamCounters>>>);
+pub struct UpstreamStats(LiveSeries<Arc<str>, UpstreamCounters>);
 
 impl UpstreamStats {
-    fn of(&self, upstream: &Arc<str>) -> Arc<UpstreamCounters> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(all.entry(Arc::clone(upstream)).or_default())
-    }
-
-    /// Sets the number of checked members; removes the upstream's counters if there are none.
-    fn follow(&self, upstream: &Arc<str>, members: usize, unhealthy: usize) {
-        if members == 0 {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(upstream);
-            return;
-        }
-        let counters = self.of(upstream);
-        counters.set(UpstreamMetric::Members, members as u64);
-        counters.set(UpstreamMetric::Unhealthy, unhealthy as u64);
-    }
-
     /// Returns the status for `/status/upstreams`: counters and unhealthy members.
     pub fn status(&self, unhealthy: &Unhealthy) -> Value {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.live();
         let upstreams = all.iter().map(|(name, counters)| {
             let failing = unhealthy.of(name);
             let failing = failing.iter().map(|(member, of)| {
@@ -316,7 +311,7 @@ impl UpstreamStats {
 
 impl Collector for UpstreamStats {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.live();
         let series = all.iter().map(|(name, of)| ([("upstream", &**name)], &**of));
         UpstreamCounters::encode(&mut encoder, series)
     }

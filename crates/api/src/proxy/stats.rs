@@ -1,9 +1,8 @@
 //! Counters and durations of proxy calls, by worker and proxy.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use dunlin_metrics::{Collector, DescriptorEncoder, Histogram, Snapshot, metrics};
+use dunlin_metrics::{Collector, DescriptorEncoder, Histogram, LiveSeries, Snapshot, metrics};
 
 metrics! {
     /// A metric of each proxy of `proxies`.
@@ -30,24 +29,20 @@ pub struct ProxyStats {
     pub durations: Histogram,
 }
 
-/// The stats of all workers, by worker and proxy. Those of removed proxies are kept.
+/// The stats of all workers, by worker and proxy.
 #[derive(Debug, Default)]
-pub struct ProxiesStats(Mutex<ByProxy>);
-
-/// By worker and name.
-type ByProxy = BTreeMap<(usize, Arc<str>), Arc<ProxyStats>>;
+pub struct ProxiesStats(LiveSeries<(usize, Arc<str>), ProxyStats>);
 
 impl ProxiesStats {
-    /// Returns the stats of a proxy on a worker; creates them if needed.
-    pub fn of(&self, worker: usize, name: &Arc<str>) -> Arc<ProxyStats> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(all.entry((worker, Arc::clone(name))).or_default())
+    /// Begins the stats of a proxy on a worker, which holds them.
+    pub fn begin(&self, worker: usize, name: &Arc<str>) -> Arc<ProxyStats> {
+        self.0.begin((worker, Arc::clone(name)))
     }
 }
 
 impl Collector for ProxiesStats {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.live();
         if all.is_empty() {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
 use dunlin_config::{
-    Applies, Change, ChangedKey, Config, ConfigErrors, PreparedChange, Snapshot,
+    Applies, Change, ChangedKey, Config, ConfigErrors, Effect, Effects, PreparedChange, Snapshot,
     sends_secret_elsewhere,
 };
 use dunlin_net::{ConnId, TimerId};
@@ -82,7 +82,8 @@ struct CommitResponse {
 
 struct Commit {
     generation: u64,
-    /// Whether sleeping workers have to switch, too, because the change has work for them.
+    effects: Effects,
+    /// Whether sleeping workers have to adopt it, too, because the change has work for them.
     everyone: bool,
     before: Arc<Settings>,
     changes: Vec<(PreparedChange, Origin)>,
@@ -322,11 +323,12 @@ impl Admin {
         crash::reach("appended");
         let before = self.state.settings.load_full();
         let closed = self.sessions_closed(&before.config, &newest.config);
-        let (generation, everyone) = self.publish(cx, &before, newest);
+        let (generation, effects) = self.publish(cx, &before, newest);
         let timeout = self.store.head().config.config.commit_timeout_ms;
         self.commits.in_flight = Some(Commit {
             generation,
-            everyone,
+            effects,
+            everyone: effects.intersects(Effects::OF_SLEEPERS),
             before,
             changes,
             closed,
@@ -337,33 +339,33 @@ impl Admin {
         });
     }
 
-    /// Publishes a snapshot to all workers. Returns its generation, and whether it has work for sleeping workers, which
-    /// are woken.
+    /// Publishes a snapshot to all workers. Returns its generation and its effects. Workers that sleep are woken if there
+    /// is work for them.
     fn publish(
         &mut self,
         cx: &mut Cx,
         before: &Arc<Settings>,
         newest: Arc<Snapshot>,
-    ) -> (u64, bool) {
+    ) -> (u64, Effects) {
         let settings = Arc::new(before.next(newest));
-        let everyone = before.wants_work(&settings);
+        let effects = before.effects(&settings);
         self.free_retired();
         self.retired.push(Arc::clone(before));
-        let hooks = before.config.webhooks != settings.config.webhooks;
-        if before.config.limits.bus_slots != settings.config.limits.bus_slots {
+        if effects.contains(Effect::BusSlots) {
             self.endpoint.set_ring_slots(settings.config.limits.bus_slots as usize);
         }
         let generation = self.state.publish(settings);
         crash::reach("published");
-        if everyone {
+        if effects.intersects(Effects::OF_SLEEPERS) {
             self.wake_workers();
             crash::reach("woken");
         }
-        if hooks && !self.commits.webhooks_timer_set {
+        let hooks = Effects::of(&[Effect::Hooks, Effect::Upstreams]);
+        if effects.intersects(hooks) && !self.commits.webhooks_timer_set {
             self.commits.webhooks_timer_set = true;
             cx.run_after(WEBHOOKS_PAUSE_MS, Timer::Webhooks as u64);
         }
-        (generation, everyone)
+        (generation, effects)
     }
 
     /// Wakes the webhooks thread, which adopts the newest settings at every wake-up. Changes within a few milliseconds
@@ -442,12 +444,14 @@ impl Admin {
         crash::reach("confirm");
         let head = self.store.confirm();
         crash::reach("confirmed");
-        self.follow(cx, &head.config);
-        if let Some(push) = &self.push {
+        self.follow(cx, &head.config, in_flight.effects);
+        if in_flight.effects.contains(Effect::PushSenders) {
+            let (before, after) = (&in_flight.before.config.push, &head.config.push);
             // Credentials were validated. One that still cannot be used is logged, and shown in a metric.
-            for fault in push.apply(&in_flight.before.config.push, &head.config.push).iter() {
-                tracing::error!("{fault}");
+            if let Some(faults) = self.push.as_ref().map(|push| push.apply(before, after)) {
+                faults.iter().for_each(|fault| tracing::error!("{fault}"));
             }
+            self.state.effects.count(Effect::PushSenders);
         }
         let trial = in_flight.trial;
         let (closed, sessions) = (in_flight.closed, self.state.total(Metric::Sessions));

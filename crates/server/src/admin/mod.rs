@@ -20,6 +20,8 @@ mod call;
 mod cluster_change;
 mod cluster_scope;
 mod commit;
+#[cfg(test)]
+mod effect_tests;
 mod heap_trim;
 #[cfg(test)]
 mod node_tests;
@@ -33,6 +35,8 @@ mod revocation_tests;
 mod revocations;
 #[cfg(test)]
 mod rules_tests;
+#[cfg(test)]
+mod series_tests;
 mod status;
 mod sync;
 #[cfg(test)]
@@ -59,7 +63,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use dunlin_config::store::Store;
-use dunlin_config::{Config, Log};
+use dunlin_config::{Config, Effect, Effects, Log};
 use dunlin_metrics::{Registry, text};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
@@ -155,10 +159,6 @@ pub(crate) struct Admin {
     broadcast_requests: WorkerQueries<BroadcastQuery>,
     dry_runs: WorkerQueries<DryRun>,
     status_requests: WorkerQueries<StatusRequest>,
-    /// The access rules under which watches were accepted.
-    admin_tokens: dunlin_config::Admin,
-    /// The settings last passed to `on_log`.
-    log: Log,
     on_log: Box<dyn Fn(&Log) + Send>,
     /// The listener on `server.admin_addr`, unless that is disabled.
     listener: Option<ListenerId>,
@@ -243,8 +243,6 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         parts;
     let certificate_files = file_times(&store.head().config);
     let body_bytes_max = store.head().config.config.body_bytes_max;
-    let log = store.head().config.log.clone();
-    let admin_tokens = store.head().config.admin.clone();
     let listen = listen_config(&store.head().config, &state.settings.load().tls)?;
     if let Some(socket) = parts.socket {
         let listen = ListenConfig { tls: None, proxies: Arc::default(), ..listen.clone() };
@@ -260,6 +258,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     let mut registry = Registry::with_prefix("dunlin");
     registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
     registry.register_collector(Box::new(Arc::clone(&counters)));
+    registry.register_collector(Box::new(Arc::clone(&state.effects)));
     registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
     registry.register_collector(Box::new(Arc::clone(&state.upstreams.stats)));
     registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
@@ -290,8 +289,6 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         broadcast_requests: broadcasts::broadcast_requests(),
         dry_runs: affected::dry_runs(),
         status_requests: cluster_scope::status_requests(),
-        admin_tokens,
-        log,
         on_log,
         listener,
         boot,
@@ -419,9 +416,29 @@ impl Admin {
 
     /// Applies a confirmed configuration to this thread: its own listener, the workers' initial listeners, admin tokens,
     /// the log.
-    fn follow(&mut self, cx: &mut Cx, config: &Config) {
-        self.body_bytes_max = config.config.body_bytes_max;
+    fn follow(&mut self, cx: &mut Cx, config: &Config, effects: Effects) {
         let next = self.reservations.serve(config);
+        if effects.intersects(Effects::of(&[Effect::AdminPort, Effect::Tls])) {
+            self.follow_port(cx, config, next);
+        }
+        if effects.contains(Effect::Listeners) {
+            self.close_boot_listeners(config);
+        }
+        if effects.contains(Effect::AdminTokens) {
+            self.end_watches(cx);
+        }
+        if effects.contains(Effect::Log) {
+            (self.on_log)(&config.log);
+        }
+        for effect in [Effect::AdminPort, Effect::AdminTokens, Effect::Log] {
+            if effects.contains(effect) {
+                self.state.effects.count(effect);
+            }
+        }
+    }
+
+    fn follow_port(&mut self, cx: &mut Cx, config: &Config, next: Option<TcpListener>) {
+        self.body_bytes_max = config.config.body_bytes_max;
         let tls = Arc::clone(&self.state.settings.load().tls);
         // Connections through a former listener stay.
         let followed = match (listen_config(config, &tls), next, self.listener) {
@@ -447,6 +464,9 @@ impl Admin {
         if let Err(error) = followed {
             tracing::error!(%error, "the admin port stays as it was until the next start");
         }
+    }
+
+    fn close_boot_listeners(&mut self, config: &Config) {
         if config.server.client_addr != self.state.boot_addr && !self.boot.is_empty() {
             self.state.boot_closes();
             for listener in self.boot.drain(..) {
@@ -456,14 +476,6 @@ impl Admin {
                     tracing::debug!(%error, "a listener was not listening any more");
                 }
             }
-        }
-        if config.admin != self.admin_tokens {
-            self.admin_tokens = config.admin.clone();
-            self.end_watches(cx);
-        }
-        if config.log != self.log {
-            self.log = config.log.clone();
-            (self.on_log)(&self.log);
         }
     }
 

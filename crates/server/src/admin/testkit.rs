@@ -233,6 +233,29 @@ impl TestServer {
         }
     }
 
+    /// Waits until every worker has adopted the newest settings, and has ended the turn in which it did.
+    pub(super) fn wait_until_adopted(&self) {
+        let stats = &self.state.loop_stats;
+        let sleeps: Vec<u64> = stats.iter().map(|of| of.sleep_count()).collect();
+        let revision = self.state.settings.load().revision;
+        let adopted = |worker: usize| {
+            let of = &stats[worker];
+            // One that was about to sleep, and one more that followed a turn.
+            of.revision() >= revision && of.sleep_count() >= sleeps[worker] + 2
+        };
+        let deadline = Instant::now() + TIMEOUT;
+        while !(0..self.state.workers()).all(adopted) {
+            assert!(Instant::now() < deadline, "revision {revision} was not adopted");
+            let mut control = self.control.lock().unwrap();
+            for worker in 0..self.state.workers() {
+                let _ = control.send(worker, BusMessage::AdoptSettings);
+            }
+            control.flush();
+            drop(control);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub(super) fn publish(&self, channel: &str, data: u64) -> String {
         let mut stream = TcpStream::connect(self.clients).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -308,6 +331,20 @@ impl Subscriber {
     /// Returns the first message that a client gets: the connect push or the error.
     pub(super) fn begin(address: SocketAddr, channels: &[&str], token: &str) -> Value {
         Subscriber::open(address, channels, token).1
+    }
+
+    /// Takes what has come, and returns whether the connection is still open.
+    pub(super) fn is_open(&mut self) -> bool {
+        self.0.get_ref().set_nonblocking(true).unwrap();
+        let open = loop {
+            match self.0.fill_buf().map(<[u8]>::len) {
+                Ok(0) => break false,
+                Ok(bytes) => self.0.consume(bytes),
+                Err(error) => break error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        };
+        self.0.get_ref().set_nonblocking(false).unwrap();
+        open
     }
 
     fn open(address: SocketAddr, channels: &[&str], token: &str) -> (Subscriber, Value) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dunlin_config::{Cluster, Engine};
+use dunlin_config::{Cluster, Effect, Engine, Keys};
 use dunlin_hub::MemberListError;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -62,14 +62,15 @@ impl ClusterHandle {
         {
             self.user_bound = user_bound;
         }
-        // The agent reads this setting itself.
-        let cluster = &Cluster { budgets_shared: true, ..snapshot.config.cluster.clone() };
+        let cluster = &snapshot.config.cluster;
         let number = snapshot.config.server.node;
         let engine = cluster.engine.as_deref();
         let engine = engine.and_then(|name| snapshot.config.engines.get_shared(name));
         let is_followed = match (&self.running, engine) {
             (Some(RunningAgent { settings: of, .. }), Some(engine)) => {
-                of.cluster == *cluster && of.number == number && of.engine.is_same_place(engine)
+                !of.cluster.effects(cluster).contains(Effect::Cluster)
+                    && of.number == number
+                    && of.engine.is_same_place(engine)
             }
             (running, engine) => running.is_none() && engine.is_none(),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dunlin_engine::{RefusalReason, ServerRole, ShardStatus, Stats};
-use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, metrics};
+use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, LiveSeries, metrics};
 use serde_json::{Value, json};
 
 metrics! {
@@ -116,29 +116,19 @@ fn log_change(before: Option<&ShardStatus>, now: &ShardStatus) {
 
 /// The stats of all workers, by worker and engine.
 #[derive(Debug, Default)]
-pub(crate) struct EnginesStats(Mutex<ByEngine>);
-
-/// By worker and name.
-type ByEngine = BTreeMap<(usize, Arc<str>), Arc<EngineStats>>;
+pub(crate) struct EnginesStats(LiveSeries<(usize, Arc<str>), EngineStats>);
 
 impl EnginesStats {
-    /// Returns the stats of an engine on a worker; creates them if needed.
-    pub(crate) fn of(&self, worker: usize, name: &Arc<str>) -> Arc<EngineStats> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(all.entry((worker, Arc::clone(name))).or_default())
-    }
-
-    /// Removes the stats of an engine that a worker no longer uses.
-    pub(crate) fn remove(&self, worker: usize, name: &Arc<str>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.remove(&(worker, Arc::clone(name)));
+    /// Begins the stats of an engine on a worker, which holds them.
+    pub(crate) fn begin(&self, worker: usize, name: &Arc<str>) -> Arc<EngineStats> {
+        self.0.begin((worker, Arc::clone(name)))
     }
 
     /// Returns for each engine `ready`, or the condition that prevents it, for `/health`.
     pub(crate) fn health(&self) -> BTreeMap<Arc<str>, &'static str> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.live();
         let mut health = BTreeMap::new();
-        for ((_, name), stats) in &*all {
+        for ((_, name), stats) in &all {
             let shards = stats.shards.lock().unwrap_or_else(PoisonError::into_inner);
             let is_ready = stats.counters.get(EngineMetric::Ready) == 1;
             let mut states = shards.iter().map(|shard| shard.status.state.name());
@@ -162,9 +152,9 @@ impl EnginesStats {
 
     /// Returns the servers of each engine, each with its condition on some worker where it is not `ready`, else `ready`.
     fn shards(&self) -> BTreeMap<Arc<str>, BTreeMap<String, &'static str>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.live();
         let mut engines: BTreeMap<Arc<str>, BTreeMap<String, &'static str>> = BTreeMap::new();
-        for ((_, name), stats) in &*all {
+        for ((_, name), stats) in &all {
             let shards = stats.shards.lock().unwrap_or_else(PoisonError::into_inner);
             let known = engines.entry(Arc::clone(name)).or_default();
             for Shard { status, .. } in &*shards {
@@ -190,7 +180,7 @@ impl EnginesStats {
 
     /// Returns the states of all connections of all workers.
     pub(crate) fn status(&self) -> Value {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.live();
         let connections = all.iter().flat_map(|((worker, name), stats)| {
             let shards = stats.shards.lock().unwrap_or_else(PoisonError::into_inner);
             shards
@@ -229,7 +219,7 @@ impl EnginesStats {
 
 impl Collector for EnginesStats {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.live();
         if all.is_empty() {
             return Ok(());
         }
@@ -238,7 +228,6 @@ impl Collector for EnginesStats {
         };
         let series = all.iter().map(|(of, stats)| (labels(of), &stats.counters));
         EngineCounters::encode(&mut encoder, series)?;
-        drop(all);
         let family = Family {
             name: "engine_shard_state",
             help: "1 for the state of each server of an engine; `ready` when nothing is wrong.",

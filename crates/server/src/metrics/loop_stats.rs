@@ -13,7 +13,7 @@ use dunlin_metrics::Histogram;
 #[repr(align(128))]
 pub(crate) struct LoopStats {
     origin: Instant,
-    /// Revision that the worker runs.
+    /// Revision that the worker has adopted.
     revision: AtomicU64,
     /// Start of the current turn in nanoseconds since `origin`; 0 while the worker sleeps.
     turn_began_ns: AtomicU64,
@@ -56,7 +56,7 @@ impl LoopStats {
         add(&self.sleeps, 1);
     }
 
-    pub(crate) fn runs(&self, revision: u64) {
+    pub(crate) fn adopted(&self, revision: u64) {
         self.revision.store(revision, Relaxed);
     }
 

@@ -3,6 +3,7 @@
 //! A worker counts into its own [`Counters`], which only it writes: a count is a plain load and store, no locked
 //! instruction. The admin thread reads all of them for `/metrics`.
 
+pub(crate) mod effect_counts;
 pub(crate) mod log_gate;
 pub(crate) mod loop_stats;
 

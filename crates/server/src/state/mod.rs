@@ -27,6 +27,7 @@ use crate::limits::admission::Admissions;
 use crate::limits::shared_buckets::SharedBuckets;
 use crate::message::bus::Addresses;
 use crate::message::push::PushAdmissions;
+use crate::metrics::effect_counts::EffectCounts;
 use crate::metrics::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};
 use crate::program::Program;
@@ -101,6 +102,8 @@ pub(crate) struct ServerState {
     pub(crate) upstreams: UpstreamsState,
     /// Statistics of the calls of proxies.
     pub(crate) proxies: Arc<ProxiesStats>,
+    /// How often each effect of a change of the settings was brought about.
+    pub(crate) effects: Arc<EffectCounts>,
     /// Statistics of the engines.
     pub(crate) engines: Arc<EnginesStats>,
     /// Counts the connections of the whole process.
@@ -167,6 +170,7 @@ impl ServerState {
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             proxies: Arc::default(),
+            effects: Arc::default(),
             engines: Arc::default(),
             webhooks: WebhooksState::new(workers),
             upstreams: UpstreamsState::default(),

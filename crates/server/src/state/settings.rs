@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dunlin_config::{ApiKey, Config, Map, MapChange, Pacing, Serves, Snapshot};
+use dunlin_config::{
+    ApiKey, Config, Effect, Effects, Keys, Map, MapChange, Pacing, Serves, Snapshot,
+};
 use dunlin_hub::tenant;
 
 use crate::auth::{Jwks, Verifier};
@@ -18,6 +20,10 @@ use dunlin_webhooks::EventFilter;
 
 /// The options of a namespace in the configuration.
 type Rules = dunlin_config::ChannelOptions;
+
+/// All namespaces are compiled anew, for each depends on what has changed.
+const ALL_NAMESPACES: Effects =
+    Effects::of(&[Effect::Namespaces, Effect::Engines, Effect::PusherApps]);
 
 /// One revision of all settings.
 ///
@@ -64,7 +70,7 @@ impl Settings {
         let without_namespace =
             Arc::new(namespace("", &config.channel.without_namespace, &config, None));
         let namespaces = all_namespaces(&config);
-        let tenants = Arc::new(Tenants::default().next(&Config::default(), &config));
+        let tenants = Arc::new(Tenants::default().next(&Config::default(), &config, false));
         Self {
             looks_at_meta: tenants.look_at_meta
                 || namespaces.values().any(Namespace::looks_at_meta)
@@ -93,65 +99,56 @@ impl Settings {
     pub(crate) fn next(&self, snapshot: Arc<Snapshot>) -> Self {
         let config = snapshot.config.clone();
         let (old, new) = (&self.config, &config);
-        let verifier = if old.client.token == new.client.token {
-            Arc::clone(&self.verifier)
-        } else {
-            Arc::new(Verifier::next(new.client.token.rules(), Some(&self.verifier)))
+        let effects = old.effects(new);
+        let has = |effect| effects.contains(effect);
+        let verifier = match has(Effect::ConnectionTokens) {
+            false => Arc::clone(&self.verifier),
+            true => Arc::new(Verifier::next(new.client.token.rules(), Some(&self.verifier))),
         };
-        let same_subscription_tokens = old.client.subscription_token
-            == new.client.subscription_token
-            && (new.client.subscription_token.enabled || Arc::ptr_eq(&verifier, &self.verifier));
-        let subscription_verifier = match same_subscription_tokens {
-            true => Arc::clone(&self.subscription_verifier),
-            false => subscription_verifier(new, &verifier, Some(&self.subscription_verifier)),
-        };
-        // Some limits are part of every channel's options.
-        let limits = |config: &Config| {
-            let limits = &config.limits;
-            let recovery = (limits.recovery_messages_max, limits.answer_bytes_max);
-            (limits.publication_bytes_max, limits.outbox_bytes_max, recovery)
+        let subscription_verifier = match has(Effect::SubscriptionTokens) {
+            false => Arc::clone(&self.subscription_verifier),
+            true => subscription_verifier(new, &verifier, Some(&self.subscription_verifier)),
         };
         let changed: Vec<_> =
             new.channel.namespaces.changes_from(&old.channel.namespaces).collect();
-        let same_apps = new.pusher.apps.is_same(&old.pusher.apps);
-        let pusher = match same_apps {
-            true => Arc::clone(&self.pusher),
-            false => Arc::new(Apps::of(&new.pusher.apps)),
+        let pusher = match has(Effect::PusherApps) {
+            false => Arc::clone(&self.pusher),
+            true => Arc::new(Apps::of(&new.pusher.apps)),
         };
-        let same_tenants = new.tenants.is_same(&old.tenants)
-            && (limits(old) == limits(new) && same_apps || new.tenants.is_empty());
-        let tenants = match same_tenants {
-            true => Arc::clone(&self.tenants),
-            false => Arc::new(self.tenants.next(old, new)),
+        let all_anew = effects.intersects(ALL_NAMESPACES);
+        let tenants = match has(Effect::Tenants) || all_anew && !new.tenants.is_empty() {
+            false => Arc::clone(&self.tenants),
+            true => Arc::new(self.tenants.next(old, new, all_anew)),
         };
-        let same_engines = old.engines.is_same(&new.engines);
-        let namespaces = if limits(old) == limits(new) && same_apps && same_engines {
-            with_namespaces(&self.namespaces, new, &changed)
-        } else {
-            all_namespaces(new)
+        let namespaces = match all_anew {
+            false => with_namespaces(&self.namespaces, new, &changed),
+            true => all_namespaces(new),
         };
         let pacings = with_pacings(self.pacings.clone(), &changed);
-        let same_channels = old.channel == new.channel;
-        let engines = if same_channels { self.engines.clone() } else { engines(new) };
-        let without_namespace = if limits(old) == limits(new)
-            && same_engines
-            && old.channel.without_namespace == new.channel.without_namespace
-        {
-            Arc::clone(&self.without_namespace)
-        } else {
-            Arc::new(namespace("", &new.channel.without_namespace, new, None))
+        let engines = match has(Effect::EngineOfChannels) || has(Effect::Engines) {
+            false => self.engines.clone(),
+            true => engines(new),
+        };
+        let without_namespace = match has(Effect::WithoutNamespace) || all_anew {
+            false => Arc::clone(&self.without_namespace),
+            true => Arc::new(namespace("", &new.channel.without_namespace, new, None)),
         };
         let mut new_ones = changed.iter().filter_map(|(name, ..)| namespaces.get(name));
         let looks_at_meta = self.looks_at_meta
             || tenants.look_at_meta
             || new_ones.any(Namespace::looks_at_meta)
             || without_namespace.looks_at_meta();
-        let node_name =
-            if old.server == new.server { Arc::clone(&self.node_name) } else { node_name(new) };
-        let event_filter = if old.webhooks.hooks == new.webhooks.hooks {
-            Arc::clone(&self.event_filter)
-        } else {
-            Arc::new(EventFilter::of(&new.webhooks.hooks))
+        let node_name = match has(Effect::Name) {
+            false => Arc::clone(&self.node_name),
+            true => node_name(new),
+        };
+        let event_filter = match has(Effect::Hooks) {
+            false => Arc::clone(&self.event_filter),
+            true => Arc::new(EventFilter::of(&new.webhooks.hooks)),
+        };
+        let tls = match has(Effect::Tls) {
+            false => Arc::clone(&self.tls),
+            true => Tls::of(new, Some((old, &self.tls))),
         };
         Self {
             revision: snapshot.revision,
@@ -168,31 +165,34 @@ impl Settings {
             pusher,
             tenants,
             user_connections: user_connections(new, self.user_connections.as_ref()),
-            tls: Tls::of(&config, Some((old, &self.tls))),
+            tls,
             memory: MemoryBounds::of(&config.limits),
             snapshot,
             config,
         }
     }
 
-    /// Whether a change to a newer snapshot cannot wait for a worker's next wake-up: a listener opens or closes, sessions of a
-    /// revoked key end, or a worker may have to reject it.
-    pub(crate) fn wants_work(&self, newer: &Settings) -> bool {
-        let (old, new) = (&self.config.server, &newer.config.server);
-        self.config.client.token != newer.config.client.token
-            || self.config.client.subscription_token != newer.config.client.subscription_token
-            || self.withdraws_anonymous(newer)
-            // Subscribers move between engines, and publications must not wait for a connection.
-            || self.config.engines != newer.config.engines
-            || self.engines != newer.engines
-            || self.withdraws_permissions(newer)
-            || !newer.config.pusher.apps.is_same(&self.config.pusher.apps)
-            || !newer.config.tenants.is_same(&self.config.tenants)
-            || (old.client_addr, old.backlog) != (new.client_addr, new.backlog)
-            || old.pin_workers != new.pin_workers
-            // A worker may reject it, and one that wakes up later could not report that.
-            || old.node != new.node
-            || newer.config.listeners.changes_from(&self.config.listeners).next().is_some()
+    /// Returns what a change to a newer snapshot brings about: what its keys declare, without what the values spare.
+    pub(crate) fn effects(&self, newer: &Settings) -> Effects {
+        let mut effects = self.config.effects(&newer.config);
+        let tenants = !Arc::ptr_eq(&self.tenants, &newer.tenants);
+        let verifier = !Arc::ptr_eq(&self.subscription_verifier, &newer.subscription_verifier);
+        for (effect, is_due) in [
+            (Effect::ExpressionData, self.looks_at_meta != newer.looks_at_meta),
+            (Effect::EngineOfChannels, self.engines != newer.engines),
+            (Effect::PusherApps, !Arc::ptr_eq(&self.pusher, &newer.pusher)),
+            (Effect::Tenants, tenants),
+            (Effect::SubscriptionTokens, tenants || verifier),
+            // What is permitted takes nothing away.
+            (Effect::Anonymous, self.withdraws_anonymous(newer)),
+            (
+                Effect::Permissions,
+                effects.contains(Effect::Permissions) && self.withdraws_permissions(newer),
+            ),
+        ] {
+            effects.set(effect, is_due);
+        }
+        effects
     }
 
     /// Returns what is served at a local address.

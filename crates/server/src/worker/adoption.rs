@@ -1,4 +1,4 @@
-//! Switches to a new snapshot of the settings, between turns of the loop.
+//! Adopts a new snapshot of the settings, between turns of the loop, and brings about what has changed.
 //!
 //! A worker adopts the newest snapshot when it wakes, before anything else, and at the end of each turn while it is awake. So a
 //! change wakes no worker, unless it requires immediate work. [`dunlin_bus::Rollout`] explains why no older snapshot is used
@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use dunlin_config::{Config, TENANT_BYTES_MAX};
+use dunlin_config::{Config, Effect, Effects, TENANT_BYTES_MAX};
 use dunlin_hub::tenant::MARK;
 use dunlin_hub::{CheckedSubscription, HubConfig};
 use dunlin_net::{ConnId, Context};
@@ -16,7 +16,6 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 use super::Worker;
 use super::clients::Clients;
 use super::link::{Link, Role};
-use super::parts::SettingsEffect;
 use super::permission::Standings;
 use super::turn::{Core, Turn};
 use crate::crash;
@@ -30,7 +29,7 @@ const BOOTS: u32 = dunlin_hub::BOOTS_MAX as u32;
 const WITHDRAWAL_STEPS: u32 = 1_024;
 
 impl Worker<'_> {
-    /// Switches to the newest snapshot if it is not in use yet.
+    /// Adopts the newest snapshot if it is not in use yet.
     pub(super) fn adopt_newest(&mut self, cx: &mut Context<Link>) {
         let generation = self.core.state.generation();
         if generation == self.core.settings.generation() {
@@ -38,17 +37,17 @@ impl Worker<'_> {
         }
         crash::reach("adopt");
         let newest = self.core.state.newest_for(self.core.index);
-        if let Err(reason) = self.switch_to(cx, &newest) {
+        if let Err(reason) = self.adopt(cx, &newest) {
             tracing::warn!(
                 worker = self.core.index,
                 revision = newest.revision,
                 reason,
-                "not switched"
+                "not adopted"
             );
             self.core.state.reject(self.core.index, generation, reason);
         }
         self.core.settings.handle_generation(generation);
-        self.core.state.loop_stats[self.core.index].runs(self.core.settings.revision);
+        self.core.state.loop_stats[self.core.index].adopted(self.core.settings.revision);
         let is_awaited = self.core.state.rollout.adopted(self.core.index, generation);
         crash::reach("adopted");
         if is_awaited {
@@ -56,7 +55,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Notifies the admin thread, which waits for this worker to switch. If its ring is full it checks by itself, only later.
+    /// Notifies the admin thread, which waits for this worker to adopt the settings. If its ring is full it checks by itself, only later.
     pub(super) fn confirm_adoption(&mut self) {
         self.core.send_to_admin(AdminMessage::SettingsAdopted);
     }
@@ -69,64 +68,87 @@ impl Worker<'_> {
         self.core.send_to_admin(AdminMessage::AffectedReply { request_id, worker, counts });
     }
 
-    fn switch_to(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
+    fn adopt(&mut self, cx: &mut Context<Link>, newest: &Arc<Settings>) -> Result<(), String> {
         if crash::is_refused(self.core.index, &newest.config) {
             return Err("refused by a test".into());
         }
         let (before, state) = (self.core.settings.snapshot(), Arc::clone(&self.core.state));
-        let (old, new) = (&before.config, &newest.config);
-        let switched = self.switch_node(old, new).and_then(|()| {
-            self.front.listeners.switch(cx, &state, (&before, newest), self.drain.is_some())
+        let effects = before.effects(newest);
+        let applied = self.apply_node(&before.config, &newest.config).and_then(|()| {
+            self.front.listeners.apply(
+                cx,
+                &state,
+                (&before, newest),
+                effects,
+                self.drain.is_some(),
+            )
         });
-        if let Err(reason) = switched {
+        if let Err(reason) = applied {
             // No session was opened under another number in the meantime, so the previous number still fits.
-            let _ = self.core.hub.set_node(state.node_number(old));
+            let _ = self.core.hub.set_node(state.node_number(&before.config));
             return Err(reason);
         }
-        let effects = self.core.settings.switch(newest);
-        cx.set_coalesce_ms(u64::from(new.server.coalesce_ms));
-        self.clients.apply_user_table(&mut self.core, &before);
-        self.fanout.apply_pacing(&mut self.core, Some(&before));
-        self.core.apply_hooks();
-        effects.for_each(|effect| self.apply_effect(cx, effect));
+        self.core.settings.adopt(newest);
+        for effect in effects.iter() {
+            self.apply(cx, effect, effects, &before);
+        }
         Ok(())
     }
 
-    /// Applies an effect of the switch to the current snapshot.
-    fn apply_effect(&mut self, cx: &mut Context<Link>, effect: SettingsEffect) {
+    /// Brings about an effect of the change from `before` to the adopted settings.
+    fn apply(
+        &mut self,
+        cx: &mut Context<Link>,
+        effect: Effect,
+        effects: Effects,
+        before: &Arc<Settings>,
+    ) {
         let turn = &mut self.core.turn(cx);
         match effect {
-            SettingsEffect::Pinning => {
+            Effect::Coalescing => {
+                let coalesce_ms = turn.core.settings.config.server.coalesce_ms;
+                turn.cx.set_coalesce_ms(u64::from(coalesce_ms));
+            }
+            Effect::UserCounts => self.clients.apply_user_table(turn.core, before),
+            Effect::Pacing => self.fanout.apply_pacing(turn.core, Some(before)),
+            Effect::Hooks => turn.core.apply_hooks(),
+            Effect::Pinning => {
                 let core = turn.core.settings.config.server.pin_workers.then_some(turn.core.index);
                 if let Err(error) = dunlin_net::pin(core) {
                     // The worker also runs on another core, and the connections that are open can no longer be undone.
                     tracing::warn!(worker = turn.core.index, %error, "server.pin_workers has no effect");
                 }
             }
-            SettingsEffect::Limits => {
+            Effect::Limits => {
                 turn.core.hub.set_limits(&hub_config(
                     turn.core.index,
                     0,
                     &turn.core.state,
                     &turn.core.settings,
                 ));
-                turn.core
-                    .endpoint
-                    .set_ring_slots(turn.core.settings.config.limits.bus_slots as usize);
                 self.front.bound_unauthenticated(turn);
                 self.front.bound_buffers(turn);
             }
-            SettingsEffect::Cluster => turn.core.apply_cluster(),
-            SettingsEffect::Proxies => self.clients.apply_proxies(turn.core),
-            SettingsEffect::Upstreams => self.clients.deciders.apply_upstreams(turn.core),
-            SettingsEffect::Engines => {
+            Effect::BusSlots => {
+                let slots = turn.core.settings.config.limits.bus_slots as usize;
+                turn.core.endpoint.set_ring_slots(slots);
+            }
+            Effect::Cluster => turn.core.apply_cluster(),
+            Effect::Proxies => self.clients.apply_proxies(turn.core),
+            Effect::ExpressionData if effects.contains(Effect::Proxies) => {}
+            Effect::ExpressionData => self.clients.apply_proxies(turn.core),
+            Effect::Upstreams => self.clients.deciders.apply_upstreams(turn.core),
+            Effect::EngineOfChannels if effects.contains(Effect::Engines) => {}
+            Effect::Engines | Effect::EngineOfChannels => {
                 self.engines.apply_engines(turn);
                 self.settle(cx);
             }
-            SettingsEffect::ConnectionTokens => self.clients.close_revoked(turn),
-            SettingsEffect::PusherApps => self.clients.end_pusher_apps(turn),
-            SettingsEffect::Tenants => self.clients.end_tenants(turn),
-            SettingsEffect::SubscriptionTokens => {
+            Effect::ConnectionTokens => self.clients.close_revoked(turn),
+            Effect::Anonymous if effects.contains(Effect::ConnectionTokens) => {}
+            Effect::Anonymous => self.clients.close_revoked(turn),
+            Effect::PusherApps => self.clients.end_pusher_apps(turn),
+            Effect::Tenants => self.clients.end_tenants(turn),
+            Effect::SubscriptionTokens => {
                 let settings = turn.core.settings.snapshot();
                 let places = self.clients.sessions.grants.without_key(|channel, key| {
                     let tenant = settings.tenants.of(channel);
@@ -138,12 +160,21 @@ impl Worker<'_> {
                     "the key of its token was revoked",
                 );
             }
-            SettingsEffect::Permissions => self.clients.sweeps.begin_withdrawal(),
+            Effect::Permissions => self.clients.sweeps.begin_withdrawal(),
+            // Brought about before the settings are adopted, since they may fail.
+            Effect::Listeners | Effect::Tls | Effect::RequestLimits | Effect::Node => {}
+            // In the settings as they were derived.
+            Effect::Certificates | Effect::Name | Effect::Namespaces | Effect::WithoutNamespace => {
+            }
+            Effect::Read | Effect::NewConnections | Effect::NextStart => return,
+            // Of other threads.
+            Effect::AdminPort | Effect::AdminTokens | Effect::Log | Effect::PushSenders => return,
         }
+        self.core.state.effects.count(effect);
     }
 
     /// Uses another node number for new session ids; open sessions keep theirs.
-    fn switch_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
+    fn apply_node(&mut self, old: &Config, new: &Config) -> Result<(), String> {
         // In a cluster the lease determines the number; it arrives separately.
         if old.server.node == new.server.node || self.core.state.cluster.number().is_some() {
             return Ok(());

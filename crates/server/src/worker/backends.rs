@@ -139,7 +139,7 @@ impl Backends {
         let gone = |name: &Arc<str>| !new.proxies.contains_key(name);
         let removed: Vec<Arc<str>> = self.of.keys().filter(|name| gone(name)).cloned().collect();
         for name in removed {
-            self.remove(&name);
+            drop(self.remove(&name));
         }
         for (name, config) in new.proxies.iter_shared() {
             if let Some(backend) = self.of.get_mut(name)
@@ -148,7 +148,7 @@ impl Backends {
                 backend.config = Proxy::clone(config);
                 continue;
             }
-            self.remove(name);
+            let stats = self.remove(name).unwrap_or_else(|| stats.begin(worker, name));
             let mut pools = Pools::default();
             let backend = Backend {
                 upstream: Upstream::new(&upstream_of(config, &new.webhooks.upstreams), &mut pools),
@@ -157,7 +157,7 @@ impl Backends {
                 target: target(&config.endpoint).to_owned(),
                 config: Proxy::clone(config),
                 log: LogGate::default(),
-                stats: stats.of(worker, name),
+                stats,
             };
             self.of.insert(Arc::clone(name), backend);
             // Forces a reload of the members' health.
@@ -190,11 +190,13 @@ impl Backends {
         }
     }
 
-    fn remove(&mut self, proxy: &str) {
-        let Some(backend) = self.of.remove(proxy) else { return };
+    /// Removes a proxy. Returns its stats, for one that takes its place.
+    fn remove(&mut self, proxy: &str) -> Option<Arc<ProxyStats>> {
+        let backend = self.of.remove(proxy)?;
         for host in backend.hosts.into_values().flatten() {
             self.client.requests().remove(host);
         }
+        Some(backend.stats)
     }
 
     /// The fields of client requests that proxies forward.

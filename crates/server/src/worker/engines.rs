@@ -158,7 +158,6 @@ impl Engines {
                 }
                 None => {
                     running.machine.close(cx);
-                    stats.remove(worker, &running.name);
                     return false;
                 }
             }
@@ -175,7 +174,7 @@ impl Engines {
                 name: Arc::clone(name),
                 machine: Machine::new(cx, &config, now),
                 made: 0,
-                stats: stats.of(worker, name),
+                stats: stats.begin(worker, name),
                 config,
             });
         }

@@ -1,11 +1,11 @@
-//! The open listeners of a worker, and the switch to those of another configuration.
+//! The open listeners of a worker, which follow the settings.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use dunlin_config::{Config, Ingress};
+use dunlin_config::{Config, Effect, Effects, Ingress};
 use dunlin_net::{Context, IpNet, ListenConfig, ListenerId, http};
 
 use super::link::Link;
@@ -78,13 +78,18 @@ impl<'w> Listeners<'w> {
     ///
     /// # Errors
     /// The setting at fault, and the error of the kernel.
-    pub(super) fn switch(
+    pub(super) fn apply(
         &mut self,
         cx: &mut Context<Link>,
         state: &ServerState,
         (before, after): (&Settings, &Settings),
+        effects: Effects,
         drains: bool,
     ) -> Result<(), String> {
+        let all = effects.intersects(Effects::of(&[Effect::Tls, Effect::RequestLimits]));
+        if !all && !effects.contains(Effect::Listeners) {
+            return Ok(());
+        }
         let (old, new) = (&before.config, &after.config);
         let changes = changes(old, new, drains);
         let mut opened = Vec::new();
@@ -117,8 +122,7 @@ impl<'w> Listeners<'w> {
                 cx.set_backlog(open.id, clamp(place.backlog))
                     .map_err(|error| format!("{}: backlog: {error}", key_of(&open.name)))?;
             }
-            let is_same = old.limits == new.limits && Arc::ptr_eq(&before.tls, &after.tls);
-            if updated.is_none() && is_same {
+            if updated.is_none() && !all {
                 continue;
             }
             let Some(place) = place_of(new, &open.name) else { continue };

@@ -17,7 +17,7 @@
 //! - [`PushLink`] passes calls to the push thread, [`Engines`] drives engines, [`Fanout`] paces broadcasts.
 //!
 //! [`turn`] has the core; [`reply`] and [`webhooks`] are among what it does for all. [`routes`] finds who serves a request, [`bus`] who
-//! takes a message; [`adoption`] switches settings, [`gauges`] publishes gauges, [`drain`] disconnects clients at shutdown.
+//! takes a message; [`adoption`] adopts settings, [`gauges`] publishes gauges, [`drain`] disconnects clients at shutdown.
 
 mod accept;
 mod adoption;
@@ -99,8 +99,8 @@ use self::fanout::Fanout;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptLimits, AffectedCounter, Budgets, Clock, Drain, PeerAddresses, PendingRequests,
-    RunningSettings, WebhookEmitter,
+    AcceptLimits, AdoptedSettings, AffectedCounter, Budgets, Clock, Drain, PeerAddresses, PendingRequests,
+    WebhookEmitter,
 };
 use self::program::INBOX;
 use self::push::PushLink;
@@ -194,7 +194,7 @@ impl<'w> Worker<'w> {
             emitter: WebhookEmitter::default(),
             members_lost: false,
             state: Arc::clone(state),
-            settings: RunningSettings::new(generation, settings),
+            settings: AdoptedSettings::new(generation, settings),
             endpoint,
         };
         Ok(Self {
@@ -238,7 +238,7 @@ impl<'w> Worker<'w> {
         self.core.apply_cluster();
         // An earlier incarnation may have set another bound.
         self.core.endpoint.set_ring_slots(self.core.settings.config.limits.bus_slots as usize);
-        state.loop_stats[index].runs(self.core.settings.revision);
+        state.loop_stats[index].adopted(self.core.settings.revision);
         if state.rollout.adopted(index, self.core.settings.generation()) {
             // The admin thread has asked the incarnation before this one.
             self.confirm_adoption();
