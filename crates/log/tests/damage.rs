@@ -13,6 +13,9 @@ use kit::{HOUR, NOW, bodies, body, config, dropping, flush, open, record};
 
 const STREAMS: u64 = 6;
 
+/// Records by stream and offset.
+type Records = BTreeSet<(String, u64)>;
+
 /// A closed log of a few streams, and every body in it.
 fn closed(records: u64) -> (SimulatedDisk, BTreeMap<(String, u64), Vec<u8>>) {
     let disk = SimulatedDisk::default();
@@ -38,7 +41,7 @@ fn closed(records: u64) -> (SimulatedDisk, BTreeMap<(String, u64), Vec<u8>>) {
 fn judge(
     disk: &SimulatedDisk,
     all: &BTreeMap<(String, u64), Vec<u8>>,
-) -> (BTreeSet<(String, u64)>, BTreeSet<(String, u64)>) {
+) -> (Records, Records) {
     let (log, recovery) = open(disk, "boot");
     let mut named: BTreeSet<_> =
         recovery.damaged.iter().map(|it| (it.stream.clone(), it.offset)).collect();
@@ -395,7 +398,7 @@ fn directory_of_a_file_system_is_written_by_threads_and_read_back() {
     let done = Box::new(move |result| drop(sender.send(result)));
     assert!(threads.reads().unwrap().start("stream-3", range, done).is_ok());
     assert_eq!(receiver.recv().unwrap().unwrap().records.len(), 10);
-    let second = dunlin_log::Directory::open(directory.path()).err().expect("it is locked");
+    let second = dunlin_log::Directory::open(directory.path()).expect_err("it is locked");
     assert_eq!(second.kind(), std::io::ErrorKind::WouldBlock);
     threads.close().unwrap();
     let log = open();
