@@ -16,6 +16,7 @@ mod document;
 mod duration;
 mod edit;
 mod engine;
+mod engine_kind;
 mod entries;
 pub mod environment;
 mod error;
@@ -68,7 +69,10 @@ pub use client::{
     Client, JwksRules, LongPoll, PersonalChannel, SubscriptionToken, Token, TokenRules,
 };
 pub use cluster::Cluster;
-pub use engine::{Engine, EngineKind, EngineLayout, EngineReadFrom, EngineTopology};
+pub use engine::Engine;
+pub use engine_kind::{
+    EngineDurability, EngineKind, EngineLayout, EngineReadFrom, EngineTopology, EngineWhenFull,
+};
 pub use error::{ConfigError, ConfigErrors};
 pub use index::ApiKey;
 pub use ingress::Ingress;
