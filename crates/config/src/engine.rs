@@ -4,6 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::effect::settings;
+use crate::engine_kind::{
+    EngineDurability, EngineKind, EngineLayout, EngineReadFrom, EngineTopology, EngineWhenFull,
+};
 use crate::error::ConfigErrors;
 use crate::path::Path;
 use crate::redis_url::RedisUrl;
@@ -147,6 +150,23 @@ settings! {
         /// How long JetStream remembers idempotency keys, independent of their publications.
         #[schemars(range(min = 100, max = 86_400_000))]
         pub stream_idempotency_ms: u64 => Engines,
+        /// With `type = "disk"`: the directory, for this engine alone. Not set: `history/NAME` in the directory of `--state`. It is
+        /// opened when the server starts: after adding an engine on a disk, or changing one, restart. See
+        /// `docs/operating/durability.md`.
+        pub directory: Option<Arc<str>> => NextStart,
+        /// With `type = "disk"`: what a publication survives before it is acknowledged and delivered.
+        pub durability: EngineDurability => NextStart,
+        /// With `type = "disk"`: bytes of a file, which is removed as a whole when all messages in it have expired.
+        #[schemars(range(min = 1_048_576, max = 1_073_741_824))]
+        pub segment_bytes: u32 => NextStart,
+        /// With `type = "disk"`: most bytes of all files.
+        #[schemars(range(min = 4_194_304))]
+        pub bytes_max: u64 => NextStart,
+        /// With `type = "disk"`: what happens at `bytes_max`.
+        pub when_full: EngineWhenFull => NextStart,
+        /// With `type = "disk"` and `durability = "written"`: how often publications are synced that nobody waits for.
+        #[schemars(range(min = 1, max = 60_000))]
+        pub sync_interval_ms: u64 => NextStart,
     }
 }
 
@@ -194,58 +214,14 @@ impl Default for Engine {
             stream_bytes_max: 0,
             stream_channel_messages_max: 1_000,
             stream_idempotency_ms: 5 * 60 * 1000,
+            directory: None,
+            durability: EngineDurability::Synced,
+            segment_bytes: 64 << 20,
+            bytes_max: 10 << 30,
+            when_full: EngineWhenFull::Refuse,
+            sync_interval_ms: 100,
         }
     }
-}
-
-/// The kind of an engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum EngineKind {
-    /// Redis (6.2 or later) or Valkey.
-    #[default]
-    Redis,
-    /// NATS (2.9 or later), with JetStream for histories.
-    Nats,
-}
-
-/// The layout of keys and messages of an engine in Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum EngineLayout {
-    /// The layout of Dunlin.
-    #[default]
-    Dunlin,
-    /// The layout of Centrifugo 6.
-    Centrifugo,
-}
-
-/// Which servers histories are read from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum EngineReadFrom {
-    /// Those that are written to.
-    #[default]
-    Primary,
-    /// One of their replicas, as far as it has what is wanted.
-    ReplicaPreferred,
-}
-
-/// The kind of servers at the addresses of an engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(inline)]
-pub enum EngineTopology {
-    /// Servers. The channels are distributed over several by number and order of the addresses.
-    #[default]
-    Servers,
-    /// Sentinels, which know the addresses of the primaries.
-    Sentinel,
-    /// Nodes of a Redis Cluster (Redis 7 or later), which know the other nodes. There are no databases.
-    Cluster,
 }
 
 /// The longest prefix, in bytes.
@@ -355,6 +331,10 @@ impl Engine {
         errors: &mut ConfigErrors,
     ) {
         let mut add = |path: Path, message: &str, fix: &str| errors.add(path, message, fix);
+        self.validate_disk(path, &mut add);
+        if self.kind == EngineKind::Disk {
+            return;
+        }
         let addresses = path.join("addresses");
         if self.addresses.is_empty() || self.addresses.len() > ADDRESSES_MAX {
             add(addresses.clone(), "there is no server", "name 1 to 1,024 of them");
@@ -420,6 +400,51 @@ impl Engine {
                 let fix = "set it to the text of the .pem file";
                 add(path.join("ca"), "there is no certificate in PEM in it", fix);
             }
+        }
+    }
+
+    /// Checks what belongs to an engine on a disk, or to none.
+    fn validate_disk(&self, path: &Path, add: &mut impl FnMut(Path, &str, &str)) {
+        let default = Engine::default();
+        let disk = Engine {
+            kind: self.kind,
+            directory: self.directory.clone(),
+            durability: self.durability,
+            segment_bytes: self.segment_bytes,
+            bytes_max: self.bytes_max,
+            when_full: self.when_full,
+            sync_interval_ms: self.sync_interval_ms,
+            timeout_ms: self.timeout_ms,
+            ..default.clone()
+        };
+        if self.kind != EngineKind::Disk {
+            for (key, is_set) in [
+                ("directory", self.directory.is_some()),
+                ("durability", self.durability != default.durability),
+                ("segment_bytes", self.segment_bytes != default.segment_bytes),
+                ("bytes_max", self.bytes_max != default.bytes_max),
+                ("when_full", self.when_full != default.when_full),
+                ("sync_interval_ms", self.sync_interval_ms != default.sync_interval_ms),
+            ] {
+                if is_set {
+                    let fix = "remove it, or set `type = \"disk\"`";
+                    add(path.join(key), "it is for an engine on a disk alone", fix);
+                }
+            }
+            return;
+        }
+        if *self != disk {
+            let message = "an engine on a disk has neither servers nor a login";
+            let fix = "leave `type`, `directory`, `durability`, `segment_bytes`, `bytes_max`, `when_full`, `sync_interval_ms` and `timeout_ms`, and remove the rest";
+            add(path.join("type"), message, fix);
+        }
+        if self.bytes_max < 4 * u64::from(self.segment_bytes) {
+            let fix = "raise it, or lower `segment_bytes`";
+            add(path.join("bytes_max"), "it has no room for four segments", fix);
+        }
+        if self.directory.as_ref().is_some_and(|path| !path.starts_with('/')) {
+            let fix = "write it with all directories above it, as in \"/var/lib/dunlin/history\"";
+            add(path.join("directory"), "it is not absolute", fix);
         }
     }
 

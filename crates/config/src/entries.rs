@@ -195,12 +195,24 @@ fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
         let fix = "set `jetstream = true` of it, or name another";
         errors.add(Path::of("cluster.engine"), "nodes meet in JetStream, which it has not", fix);
     }
+    if met.is_some_and(|engine| engine.kind == EngineKind::Disk) {
+        let fix = "name an engine of type \"redis\" or \"nats\"";
+        errors.add(Path::of("cluster.engine"), "a disk of this machine is no place to meet", fix);
+    }
     if met.is_some_and(|engine| engine.raw) {
         let fix = "name an engine without `raw`; it may have the same addresses";
         errors.add(Path::of("cluster.engine"), "nodes meet in subjects of their own", fix);
     }
     let mut check = |path: Path, options: &ChannelOptions| {
         let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));
+        if engine.is_some_and(|engine| engine.kind == EngineKind::Disk)
+            && config.cluster.engine.is_some()
+        {
+            let message =
+                "its engine is on a disk of one node, and the nodes of a cluster share channels";
+            let fix = "name an engine of type \"redis\" or \"nats\"; for durable history in NATS, one with JetStream";
+            errors.add(path.join("engine"), message, fix);
+        }
         if let Some(engine) = engine {
             engine.validate_namespace(&path, options, errors);
         }

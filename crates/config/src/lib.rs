@@ -17,6 +17,7 @@ mod duration;
 mod edit;
 mod effect;
 mod engine;
+mod engine_kind;
 mod entries;
 pub mod environment;
 mod error;
@@ -72,7 +73,10 @@ pub use client::{
 };
 pub use cluster::Cluster;
 pub use effect::{Effect, Effects, Keys};
-pub use engine::{Engine, EngineKind, EngineLayout, EngineReadFrom, EngineTopology};
+pub use engine::Engine;
+pub use engine_kind::{
+    EngineDurability, EngineKind, EngineLayout, EngineReadFrom, EngineTopology, EngineWhenFull,
+};
 pub use error::{ConfigError, ConfigErrors};
 pub use index::ApiKey;
 pub use ingress::Ingress;

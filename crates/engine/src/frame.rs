@@ -147,6 +147,12 @@ pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u
     });
 }
 
+/// Decodes the first of some publications.
+pub(crate) fn decode_first(publications: &[u8]) -> Result<PublicationParts, FrameError> {
+    let first = Delimited::of(publications).next().ok_or(FrameError::Head)?;
+    first.and_then(decode).map(|(publication, _)| publication).map_err(FrameError::Publication)
+}
+
 fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), ProtobufError> {
     let mut publication = PublicationParts::default();
     let mut except = None;

@@ -15,9 +15,12 @@
 //! connections of the caller ([`Links`]). [`nats::NatsEngine`] implements the protocol itself and uses a byte
 //! stream of the caller ([`nats::Pipe`]).
 //!
+//! [`disk::DiskEngine`] has no servers: it appends to a log of this machine, whose threads do the I/O.
+//!
 //! A channel without an engine is stored in the memory of its hub and is not affected.
 #![forbid(unsafe_code)]
 
+pub mod disk;
 mod frame;
 mod links;
 pub mod nats;

@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 use crate::disk::{Disk, DiskFile};
 use crate::error::AppendError;
 use crate::identity::Identity;
+use crate::limits::Limits;
 use crate::record::{
     Checksums, Header, Jump, Keep, Kind, NAME_BYTES_MAX, NUMBERS_END, header_bytes,
 };
@@ -25,43 +26,6 @@ const JUMP: u64 = 64;
 const LONG_JUMP: u64 = 4096;
 /// The most streams whose last jumps are remembered.
 const HOT_STREAMS_MAX: usize = 1 << 16;
-
-/// What happens when the log has reached its bound in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenFull {
-    /// Appends are refused until a segment has expired.
-    #[default]
-    Refuse,
-    /// The oldest segment goes, expired or not.
-    DropOldest,
-}
-
-/// How large a log may become, and how often it is synced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of a segment: what expires at once, and four times the largest record. 64 KiB to 1 GiB.
-    pub segment_bytes: u32,
-    /// Most bytes on the disk; two segments at least.
-    pub bytes_max: u64,
-    /// Most bytes that wait to be written.
-    pub buffer_bytes_max: usize,
-    /// Milliseconds until records are synced that nobody waits for.
-    pub sync_interval_ms: u64,
-    /// What happens at `bytes_max`.
-    pub when_full: WhenFull,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            segment_bytes: 64 << 20,
-            bytes_max: 10 << 30,
-            buffer_bytes_max: 32 << 20,
-            sync_interval_ms: 100,
-            when_full: WhenFull::Refuse,
-        }
-    }
-}
 
 /// A record to append.
 #[derive(Clone, Copy, Debug)]
@@ -340,6 +304,36 @@ impl Log {
     /// Why it was not removed.
     pub fn remove(&self, stream: &str, sync: bool) -> Result<Appended, AppendError> {
         self.change(&Trim { stream, before: 0, now_ms: 0, keep_ms: 0, sync }, Kind::Remove)
+    }
+
+    /// Returns a stream, and begins an empty one if there is none. It is known for `keep_ms` if nothing is appended.
+    ///
+    /// # Errors
+    /// Why it was not begun.
+    pub fn create(
+        &self,
+        name: &str,
+        now_ms: u64,
+        keep_ms: u64,
+    ) -> Result<StreamState, AppendError> {
+        let hash = NameHash::new(&self.identity.key, name);
+        let mut core = self.core();
+        if let Some(stream) = core.streams.get(hash) {
+            return Ok(StreamState { id: stream.id, top: stream.top });
+        }
+        let put = Put {
+            kind: Kind::State,
+            name,
+            hash,
+            body: &[],
+            body_checksum: crc32fast::hash(&[]),
+            expires_ms: now_ms,
+            keep: Keep::of_ms(keep_ms),
+        };
+        let begun = self.put(&mut core, &put, false)?;
+        drop(core);
+        self.work.notify_one();
+        Ok(StreamState { id: begun.stream, top: begun.offset })
     }
 
     fn change(&self, trim: &Trim<'_>, kind: Kind) -> Result<Appended, AppendError> {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::disk::{Disk, DiskFile};
 use crate::error::OpenError;
 use crate::identity::{self, Identity, VERSION};
-use crate::log::{Core, Current, Limits, Log, Sealed, Segment};
+use crate::limits::Limits;
+use crate::log::{Core, Current, Log, Sealed, Segment};
 use crate::read::Damage;
 use crate::record::{Checksums, Kind};
 use crate::segment::{

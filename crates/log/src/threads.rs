@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -69,8 +69,8 @@ impl Threads {
         threads.spawn("log-write", move || write(&log, &ends))?;
         let (log, ends) = (Arc::clone(&threads.log), Arc::clone(&threads.ends));
         threads.spawn("log-sync", move || sync(&log, &ends))?;
-        let log = Arc::clone(&threads.log);
-        threads.spawn("log-read", move || read(&log, &receiver))?;
+        let (log, ends) = (Arc::clone(&threads.log), Arc::clone(&threads.ends));
+        threads.spawn("log-read", move || read(&log, &receiver, &ends))?;
         Ok(threads)
     }
 
@@ -90,7 +90,7 @@ impl Threads {
         self.reads.clone().map(Reads)
     }
 
-    /// Ends the threads and closes the log. Whoever has a [`Reads`] has to drop it before.
+    /// Ends the threads and closes the log.
     ///
     /// # Errors
     /// The error of the disk.
@@ -162,8 +162,12 @@ fn sync(log: &Log, ends: &AtomicBool) {
     }
 }
 
-fn read(log: &Log, reads: &Receiver<Read>) {
-    while let Ok(Read { stream, range, done }) = reads.recv() {
-        done(log.read(&stream, &range, now_ms()));
+fn read(log: &Log, reads: &Receiver<Read>, ends: &AtomicBool) {
+    while !ends.load(Ordering::Acquire) {
+        match reads.recv_timeout(MAINTENANCE) {
+            Ok(Read { stream, range, done }) => done(log.read(&stream, &range, now_ms())),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use crate::error::AppendError;
-use crate::log::{Append, Core, Log, Put, Sealed, WhenFull};
+use crate::limits::WhenFull;
+use crate::log::{Append, Core, Log, Put, Sealed};
 use crate::record::{Keep, Kind};
 use crate::segment::{self, Found, HEAD_BYTES, position, segment_of};
 use crate::streams::NameHash;

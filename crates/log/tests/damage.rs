@@ -38,10 +38,7 @@ fn closed(records: u64) -> (SimulatedDisk, BTreeMap<(String, u64), Vec<u8>>) {
 }
 
 /// Reads every stream. Returns which records are missing and which are named as damaged, by the opening or by a read.
-fn judge(
-    disk: &SimulatedDisk,
-    all: &BTreeMap<(String, u64), Vec<u8>>,
-) -> (Records, Records) {
+fn judge(disk: &SimulatedDisk, all: &BTreeMap<(String, u64), Vec<u8>>) -> (Records, Records) {
     let (log, recovery) = open(disk, "boot");
     let mut named: BTreeSet<_> =
         recovery.damaged.iter().map(|it| (it.stream.clone(), it.offset)).collect();

@@ -43,6 +43,14 @@ pub enum ServeError {
         /// The error of the kernel.
         source: io::Error,
     },
+    /// The log of an engine on a disk could not be opened.
+    #[error("cannot open engines.{engine}: {reason}")]
+    Disk {
+        /// The name of the engine.
+        engine: std::sync::Arc<str>,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// No configuration could be recovered.
     #[error("{0}")]
     Recover(String),

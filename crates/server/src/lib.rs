@@ -54,6 +54,7 @@ use crate::admin::{AdminParams, OperatorAccess};
 use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
 use crate::control::Control;
+use crate::engines::disk::DiskLogs;
 use crate::message::bus::{Bus, OTHER_THREADS};
 use crate::program::Program;
 use crate::push::PushThread;
@@ -150,6 +151,13 @@ fn serve_program(
         // The state is new; this is the only writer.
         let _ = state.program.set(program);
     }
+    let bells = endpoints.iter().map(|endpoint| endpoint.doorbell().try_clone_to_owned());
+    let bells = bells.collect::<io::Result<Vec<_>>>().map_err(ServeError::Bus)?;
+    let settings = state.settings.load();
+    let disks = DiskLogs::open(&settings.config, state_dir.as_deref(), &bells, &mut recovery)?;
+    // The state is new; this is the only writer.
+    let _ = state.disks.set(disks);
+    drop(settings);
     let revocation_log = open_revocations(state_dir.as_deref(), &state, &mut recovery)?;
     let boot = clone_all(&listeners)?;
     let workers = Workers::start(&state, endpoints, &doorbells, clone_all(&listeners)?, placement)?;
@@ -169,6 +177,7 @@ fn serve_program(
         boot,
         on_log,
     };
+    let shared = Arc::clone(&state);
     let control = Control {
         state,
         endpoint,
@@ -181,7 +190,11 @@ fn serve_program(
         admin_addr,
         recovery,
     };
-    control.run(on_ready)
+    let ended = control.run(on_ready);
+    if let Some(disks) = shared.disks.get() {
+        disks.close();
+    }
+    ended
 }
 
 /// Checks that the addresses of `server` do not have to listen in plain text because their TLS cannot be built.

@@ -38,6 +38,11 @@ impl ProxiesStats {
     pub fn begin(&self, worker: usize, name: &Arc<str>) -> Arc<ProxyStats> {
         self.0.begin((worker, Arc::clone(name)))
     }
+
+    /// Returns the stats of the proxies that there are, by worker and name.
+    pub fn live(&self) -> Vec<((usize, Arc<str>), Arc<ProxyStats>)> {
+        self.0.live()
+    }
 }
 
 impl Collector for ProxiesStats {

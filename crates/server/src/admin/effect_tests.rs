@@ -280,7 +280,8 @@ fn data() -> Value {
     };
     let (one, other) = (certificate("one.example.com"), certificate("other.example.com"));
     let key = pair.serialize_pem();
-    let keys: Value = serde_json::from_str(include_str!("../auth/tests/tokens.json")).unwrap();
+    let keys: Value =
+        serde_json::from_str(include_str!("../../../access/src/auth/tests/tokens.json")).unwrap();
     let fcm = include_str!("../../../push/tests/data/service-account.json");
     let p12 = include_bytes!("../../../push/tests/certificates/valid.p12");
     let seed = "SUAFOI4M5WPR57IPS36SGGJM3K7WGC2SW5MAIBBJXGQ27W2IPNRHTOUKT4";

@@ -248,7 +248,8 @@ impl TestServer {
             assert!(Instant::now() < deadline, "revision {revision} was not adopted");
             let mut control = self.control.lock().unwrap();
             for worker in 0..self.state.workers() {
-                let _ = control.send(worker, BusMessage::AdoptSettings);
+                let to = self.state.bus.worker(worker);
+                let _ = control.send(to, WorkerMessage::AdoptSettings);
             }
             control.flush();
             drop(control);

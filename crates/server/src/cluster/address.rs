@@ -18,7 +18,10 @@ pub(super) enum StoreAddress {
 impl StoreAddress {
     pub(super) fn new(engine: &Arc<Engine>) -> StoreAddress {
         match engine.kind {
-            EngineKind::Redis => StoreAddress::Redis(redis::RedisAddress::new(engine)),
+            // Nodes do not meet on a disk: validation refuses it.
+            EngineKind::Redis | EngineKind::Disk => {
+                StoreAddress::Redis(redis::RedisAddress::new(engine))
+            }
             EngineKind::Nats => StoreAddress::Nats(nats::NatsAddress::new(engine)),
         }
     }

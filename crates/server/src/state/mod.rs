@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use crate::auth::derived_keys::DerivedKeys;
 use crate::auth::revocation::Revocations;
 use crate::cluster::ClusterState;
+use crate::engines::disk::DiskLogs;
 use crate::engines::stats::EnginesStats;
 use crate::limits::admission::Admissions;
 use crate::limits::shared_buckets::SharedBuckets;
@@ -106,6 +107,8 @@ pub(crate) struct ServerState {
     pub(crate) effects: Arc<EffectCounts>,
     /// Statistics of the engines.
     pub(crate) engines: Arc<EnginesStats>,
+    /// The logs of engines on a disk, once they are open.
+    pub(crate) disks: OnceLock<DiskLogs>,
     /// Counts the connections of the whole process.
     pub(crate) admissions: Admissions,
     /// Decides which worker may broadcast.
@@ -172,6 +175,7 @@ impl ServerState {
             proxies: Arc::default(),
             effects: Arc::default(),
             engines: Arc::default(),
+            disks: OnceLock::new(),
             webhooks: WebhooksState::new(workers),
             upstreams: UpstreamsState::default(),
             admissions: Admissions::default(),
@@ -352,6 +356,7 @@ impl ServerState {
             "admin_addr": settings.config.server.admin_addr.to_string(),
             "connections": self.admissions.total(),
             "sessions": self.total(Metric::Sessions),
+            "history": crate::engines::disk::history_place(&settings.config),
             "workers": workers,
         })
     }

@@ -75,13 +75,7 @@ impl Worker<'_> {
         let (before, state) = (self.core.settings.snapshot(), Arc::clone(&self.core.state));
         let effects = before.effects(newest);
         let applied = self.apply_node(&before.config, &newest.config).and_then(|()| {
-            self.front.listeners.apply(
-                cx,
-                &state,
-                (&before, newest),
-                effects,
-                self.drain.is_some(),
-            )
+            self.front.listeners.apply(cx, &state, (&before, newest), effects, self.drain.is_some())
         });
         if let Err(reason) = applied {
             // No session was opened under another number in the meantime, so the previous number still fits.

@@ -7,6 +7,7 @@ use std::num::{NonZeroU8, NonZeroU64};
 use std::sync::Arc;
 
 use dunlin_config::{EngineKind, EngineLayout, EngineReadFrom, EngineTopology, Map};
+use dunlin_engine::disk::DiskEngine;
 use dunlin_engine::nats::NatsEngine;
 use dunlin_engine::redis::{Layout, ReadFrom, RedisConfig, RedisEngine, Topology};
 use dunlin_engine::{
@@ -22,8 +23,10 @@ use super::turn::{Core, Turn};
 
 use super::link::{Link, Role};
 use super::nats::NatsConnection;
+use crate::engines::disk::DiskLogs;
 use crate::engines::servers::{nats_config, servers};
-use crate::engines::stats::{EngineSample, EngineStats, EnginesStats};
+use crate::engines::stats::{EngineSample, EngineStats};
+use crate::state::ServerState;
 use crate::tls::peer::PeerTls;
 
 /// The name of a connection in a server's `CLIENT LIST`.
@@ -61,6 +64,7 @@ struct RunningEngine {
 enum Machine {
     Redis(Box<RedisEngine>, RedisConnections),
     Nats(Box<NatsEngine>, Box<NatsConnection>),
+    Disk(Box<DiskEngine>),
 }
 
 /// Applies an expression to the engine of either kind.
@@ -69,12 +73,18 @@ macro_rules! any {
         match $machine {
             Machine::Redis($engine, _) => $what,
             Machine::Nats($engine, _) => $what,
+            Machine::Disk($engine) => $what,
         }
     };
 }
 
 impl Machine {
-    fn new(cx: &mut Context<Link>, config: &Arc<dunlin_config::Engine>, now: Now) -> Machine {
+    fn new(
+        cx: &mut Context<Link>,
+        config: &Arc<dunlin_config::Engine>,
+        now: Now,
+        disk: impl FnOnce() -> DiskEngine,
+    ) -> Machine {
         let seed = cx.random_u64();
         match config.kind {
             EngineKind::Redis => Machine::Redis(
@@ -85,6 +95,7 @@ impl Machine {
                 Box::new(NatsEngine::new(nats_config(config), seed, now.ms, now.unix_ms)),
                 Box::new(NatsConnection::new(config)),
             ),
+            EngineKind::Disk => Machine::Disk(Box::new(disk())),
         }
     }
 
@@ -96,6 +107,7 @@ impl Machine {
                 }
             }
             Machine::Nats(_, connection) => connection.close(cx),
+            Machine::Disk(_) => {}
         }
     }
 
@@ -107,6 +119,7 @@ impl Machine {
                 connections.clients.iter().position(owns).map(|at| ShardId(at as u16))
             }
             Machine::Nats(_, connection) => connection.owns(conn).then_some(ShardId(0)),
+            Machine::Disk(_) => None,
         }
     }
 
@@ -143,8 +156,9 @@ impl Engines {
         now: Now,
         worker: usize,
         wanted: &Map<dunlin_config::Engine>,
-        stats: &EnginesStats,
+        state: &ServerState,
     ) {
+        let stats = &state.engines;
         self.running.retain_mut(|running| {
             let config = wanted.get_shared(&running.name);
             match config.filter(|config| config.is_same_place(&running.config)) {
@@ -172,7 +186,10 @@ impl Engines {
             self.running.push(RunningEngine {
                 id: EngineId(self.ids),
                 name: Arc::clone(name),
-                machine: Machine::new(cx, &config, now),
+                machine: Machine::new(cx, &config, now, || {
+                    let none = DiskLogs::default();
+                    state.disks.get().unwrap_or(&none).engine(name, &config, worker)
+                }),
                 made: 0,
                 stats: stats.begin(worker, name),
                 config,
@@ -196,7 +213,11 @@ impl Engines {
     fn handle_request(&mut self, now: Now, id: EngineId, request: EngineRequest) {
         // Requests to an engine that was removed have been answered already.
         if let Some(running) = self.running.iter_mut().find(|running| running.id == id) {
-            any!(&mut running.machine, engine => engine.handle_request(now.ms, request));
+            match &mut running.machine {
+                Machine::Redis(engine, _) => engine.handle_request(now.ms, request),
+                Machine::Nats(engine, _) => engine.handle_request(now.ms, request),
+                Machine::Disk(engine) => engine.handle_request(now.unix_ms, request),
+            }
         }
     }
 
@@ -237,6 +258,7 @@ impl Engines {
                     }
                 }
                 Machine::Nats(engine, connection) => connection.flush(cx, now_ms, engine),
+                Machine::Disk(engine) => engine.flush(),
             }
             // Events that need no reply of a server are handled in the next turn.
             self.said.extend(std::iter::from_fn(|| machine.poll_event()).map(|event| (*id, event)));
@@ -257,6 +279,7 @@ impl Engines {
         let (engine, connections) = match machine {
             Machine::Redis(engine, connections) => (engine, connections),
             Machine::Nats(engine, _) => return engine.handle_data(now_ms, bytes),
+            Machine::Disk(_) => return,
         };
         let Some(client) = &mut connections.clients[usize::from(shard.0)] else { return };
         client.handle_data(cx, conn, bytes, |_, _, received| match received {
@@ -283,6 +306,7 @@ impl Engines {
         let now_ms = cx.now_ms();
         let (engine, connections) = match &mut self.running[at].machine {
             Machine::Redis(engine, connections) => (engine, connections),
+            Machine::Disk(_) => return,
             Machine::Nats(engine, connection) => {
                 connection.lost();
                 let reason = error.map_or_else(String::new, ToString::to_string);
@@ -410,13 +434,7 @@ impl Engines {
     pub(super) fn apply_engines(&mut self, turn: &mut Turn<'_, '_>) {
         let settings = turn.core.settings.snapshot();
         let now = turn.now();
-        self.update(
-            turn.cx,
-            now,
-            turn.core.index,
-            &settings.config.engines,
-            &turn.core.state.engines,
-        );
+        self.update(turn.cx, now, turn.core.index, &settings.config.engines, &turn.core.state);
         let configs: Vec<EngineConfig> = self
             .running
             .iter()
@@ -455,6 +473,7 @@ impl Engines {
                 *made += 1;
                 engine.handle_connected(turn.cx.now_ms());
             }
+            Machine::Disk(_) => {}
         }
         true
     }
@@ -578,12 +597,19 @@ impl Engines {
     /// Publishes the gauges of the engines, once a second.
     pub(super) fn publish_engine_gauges(&mut self, turn: &mut Turn<'_, '_>) {
         let now_ms = turn.cx.now_ms();
-        for RunningEngine { machine, made, stats, .. } in &self.running {
+        for RunningEngine { machine, made, stats, name, .. } in &mut self.running {
+            if let Machine::Disk(engine) = machine {
+                for damage in engine.take_damaged() {
+                    tracing::error!(%name, "{damage}");
+                }
+            }
+            let machine = &*machine;
             let outstanding = match machine {
                 Machine::Redis(_, connections) => {
                     connections.clients.iter().flatten().map(Client::outstanding).sum()
                 }
                 Machine::Nats(engine, _) => engine.outstanding(),
+                Machine::Disk(engine) => engine.outstanding(),
             };
             let shards = any!(machine, engine => engine.shards().collect());
             let (done, is_ready) = any!(machine, engine => (engine.stats(), engine.is_ready()));

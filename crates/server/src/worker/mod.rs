@@ -99,8 +99,8 @@ use self::fanout::Fanout;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
 use self::parts::{
-    AcceptLimits, AdoptedSettings, AffectedCounter, Budgets, Clock, Drain, PeerAddresses, PendingRequests,
-    WebhookEmitter,
+    AcceptLimits, AdoptedSettings, AffectedCounter, Budgets, Clock, Drain, PeerAddresses,
+    PendingRequests, WebhookEmitter,
 };
 use self::program::INBOX;
 use self::push::PushLink;

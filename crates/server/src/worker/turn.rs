@@ -14,7 +14,7 @@ use dunlin_wire::backoff::Jitter;
 
 use super::link::Link;
 use super::parts::{
-    Budgets, Clock, CommandPlace, PeerAddresses, PendingRequests, RunningSettings, WebhookEmitter,
+    AdoptedSettings, Budgets, Clock, CommandPlace, PeerAddresses, PendingRequests, WebhookEmitter,
 };
 use crate::api::CommandResult;
 use crate::message::bus::Endpoint;
@@ -26,7 +26,7 @@ use crate::state::ServerState;
 pub(super) struct Core<'w> {
     pub(super) index: usize,
     pub(super) state: Arc<ServerState>,
-    pub(super) settings: RunningSettings,
+    pub(super) settings: AdoptedSettings,
     pub(super) endpoint: &'w mut Endpoint<WorkerMessage>,
     pub(super) hub: Hub,
     /// Encodes replies; the hub has its own encoder for pushes.
