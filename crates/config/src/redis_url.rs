@@ -2,7 +2,7 @@
 //! `unix:`. Percent-encoding is decoded (RFC 3986 §2.1).
 
 use crate::duration::milliseconds;
-use crate::engine::EngineTopology;
+use crate::engine_kind::EngineTopology;
 use crate::entries::wrong_address;
 
 /// What a URL says. The login, the database and TLS apply to all its addresses.

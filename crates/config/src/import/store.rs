@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::source::ImportSource;
-use crate::engine::EngineTopology;
+use crate::engine_kind::EngineTopology;
 use crate::path::Path;
 use crate::redis_url::RedisUrl;
 
