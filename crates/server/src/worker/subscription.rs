@@ -12,7 +12,7 @@ use super::Worker;
 use super::connect::one_line;
 use super::key_wait::Unverified;
 use super::link::Link;
-use super::parts::{Grant, GrantKey, GrantToken, TokenFacts};
+use super::parts::{Grant, GrantKey, GrantSource, GrantToken, TokenFacts};
 use super::permission::Source;
 use crate::auth::Subscription;
 
@@ -83,7 +83,12 @@ impl Worker<'_> {
                 }
                 error => error,
             })?;
-        self.grants.insert(session, channel, Grant { token: Some(token), data: None });
+        let overrides = subscription.options.overrides;
+        let is_made_anew = self.claim(session, channel).is_ok_and(|claim| {
+            claim.is_overridden_anew(self.grants.get(session, channel), overrides)
+        });
+        let source = GrantSource::Token(token);
+        self.grants.insert(session, channel, Grant { source, overrides, data: None });
         self.compare_grants(cx, session, None);
         if let Some(info) = subscription.options.info.as_deref() {
             let now = self.now(cx);
@@ -91,6 +96,10 @@ impl Worker<'_> {
         }
         let ttl_s = self.grants.ttl_s(session, channel, self.clock.now());
         self.reply(session, id, &Reply::SubRefresh { ttl_s });
+        if is_made_anew && self.hub.is_subscribed(session, channel) {
+            let code = UnsubscribeCode::Insufficient;
+            self.end_subscriptions(cx, vec![(session, channel.into())], code.code(), code.text());
+        }
         Ok(())
     }
 
@@ -147,9 +156,8 @@ impl Worker<'_> {
             return Err(CommandError::Reply(ErrorCode::Expired.into()).into());
         }
         let facts = TokenFacts::new(id, token.issued_at_s, subscription.expire_at_s);
-        let joins = subscription.options.overrides.force_push_join_leave == Some(true);
         let (key, allow) = (Some(subscription.key), subscription.allow);
-        Ok((subscription, GrantToken { facts, key, allow, joins }))
+        Ok((subscription, GrantToken { facts, key, allow }))
     }
 
     /// Ends expired subscriptions, a limited number in each turn.
