@@ -165,6 +165,9 @@ impl Worker<'_> {
             let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
             let max = token.revocations_max as usize;
             self.state.revocations.bar(facts.id, until_ms, now_ms, max);
+            if self.is_in_cluster() {
+                self.state.revocations.tell_others(facts.id, until_ms, max);
+            }
         }
     }
 }
