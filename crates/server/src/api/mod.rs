@@ -38,7 +38,7 @@ pub(crate) use lenient::{LenientReader, UnknownFields};
 pub(crate) use method::Method;
 pub(crate) use request::Request;
 pub(crate) use response::{
-    CommandOutcome, CommandResult, NodeFacts, check_channels, commands_max, write_batch,
+    CommandOutcome, CommandResult, NodeFacts, check_channels, commands_max, too_long, write_batch,
     write_legacy, write_response,
 };
 

@@ -7,6 +7,7 @@ use dunlin_net::{ConnId, Context, http};
 
 use super::Worker;
 use super::api_turns::BEHIND_MS_MAX;
+use super::command_timer::CommandTimer;
 use super::connect::VERSION;
 use super::link::Link;
 use super::parts::{
@@ -161,6 +162,7 @@ impl Worker<'_> {
         scope: Scope,
         method: Method,
     ) {
+        let mut timer = CommandTimer::start(&self.state);
         let lenient = self.lenient();
         let command = lenient.request(method, request.body);
         let commands = vec![CommandSlot::new(Some(method), 0)];
@@ -170,7 +172,9 @@ impl Worker<'_> {
         let place = CommandPlace { call, at: 0, part: None };
         self.api_calls.handle_read(place, None, lenient.into_unknown());
         self.drain_events(cx);
-        if !self.goes_on(conn, Work::default()) {
+        let spent_ns = timer.lap();
+        self.charge_call_time(call, spent_ns);
+        if !self.goes_on(conn, Work { spent_ns, ..Work::default() }) {
             self.hold(call, cx.now_ms(), None);
         }
         self.pause(cx, call);

@@ -5,11 +5,12 @@ use dunlin_hub::NewPublication;
 use dunlin_net::{ConnId, Context};
 
 use super::Worker;
+use super::command_timer::CommandTimer;
 use super::link::Link;
 use super::parts::{BroadcastRest, CallCommands, CallId, CommandPlace, RestCommands};
 use super::timer::Timer;
 use crate::api::Request;
-use crate::limits::budget::{BudgetKey, Rates, Work};
+use crate::limits::budget::{BudgetKey, COMMAND_NS, Rates, Work};
 use crate::metrics::Metric;
 
 /// The longest time a call waits for the subscribers of a channel.
@@ -29,6 +30,7 @@ impl Worker<'_> {
         call: CallId,
         commands: CallCommands<'_>,
     ) -> usize {
+        let mut timer = CommandTimer::start(&self.state);
         while let Some(at) = self.api_calls.begin_next(call) {
             let reader = self.lenient();
             let command = commands.read(&reader, at);
@@ -44,9 +46,11 @@ impl Worker<'_> {
             self.api_calls.handle_read(place, method, reader.into_unknown());
             // Deliver its effects before starting more, so that full outboxes are noticed.
             self.drain_events(cx);
+            let spent_ns = timer.lap();
+            self.charge_call_time(call, spent_ns);
             if self.api_calls.has_broadcast(call)
                 || self.api_calls.is_held(call)
-                || !self.goes_on(conn, Work { deliveries, ..Work::default() })
+                || !self.goes_on(conn, Work { deliveries, spent_ns, ..Work::default() })
             {
                 break;
             }
@@ -116,6 +120,7 @@ impl Worker<'_> {
         publish: &NewPublication,
     ) -> u32 {
         let mut given = 0;
+        let mut timer = CommandTimer::start(&self.state);
         for channel in channels {
             let part = CommandPlace { part: Some(from + given), ..place };
             let has_room = self.api_calls.begin_part(place.call);
@@ -125,9 +130,11 @@ impl Worker<'_> {
             self.drain_events(cx);
             given += 1;
             let deliveries = self.deliveries_to(channel, publish.data.len());
+            let spent_ns = timer.lap();
+            self.charge_call_time(place.call, spent_ns);
             if !has_room
                 || self.api_calls.is_held(place.call)
-                || !self.goes_on(conn, Work { deliveries, ..Work::default() })
+                || !self.goes_on(conn, Work { deliveries, spent_ns, ..Work::default() })
             {
                 break;
             }
@@ -151,6 +158,16 @@ impl Worker<'_> {
         let wait_ms = self.charge_shared(budget_key, &rates, work);
         if wait_ms > 0 {
             self.hold(call, self.clock.now().ms + wait_ms, None);
+        }
+    }
+
+    /// Charges a call's key the time of a command, beyond that of one at the rate of commands. So the key of a scope pays for
+    /// expressions, filters and large answers.
+    pub(super) fn charge_call_time(&mut self, call: CallId, spent_ns: u64) {
+        if spent_ns >= COMMAND_NS
+            && let Some(budget) = self.api_calls.budget(call)
+        {
+            self.charge_call(call, budget, Work { spent_ns, ..Work::default() });
         }
     }
 

@@ -149,6 +149,13 @@ impl Worker<'_> {
         }
     }
 
+    /// Charges the time of a request that has no session, beyond that of a command.
+    pub(super) fn charge_time(&mut self, (user, peer): (&str, Peer), spent_ns: u64) {
+        let keys = self.keys(None, user, peer);
+        let work = Work { spent_ns, ..Work::default() };
+        self.charge_keys(&keys, work, self.clock.now().ms);
+    }
+
     /// Charges the initial subscriptions of a connect or a poll.
     pub(super) fn charge_subscriptions<'c>(
         &mut self,
@@ -295,11 +302,14 @@ impl Worker<'_> {
             return;
         }
         self.count(Metric::CommandsDelayed);
-        if !self.backlogs.insert(conn, rest, ready_ms, self.backlog_bytes_max()) {
+        let session = link.session();
+        let flow = self.flow_of(cx, conn, session);
+        if !self.backlogs.insert((conn, flow), rest, ready_ms, self.backlog_bytes_max()) {
             return self.disconnect(cx, conn, &DisconnectCode::TooManyRequests.into());
         }
         // Input of a stream transport is not its commands, and its end must be noticed.
-        if matches!(link.role, Role::Client(encoding) if !encoding.is_emulated()) {
+        let role = cx.data(conn).map(|link| link.role);
+        if matches!(role, Some(Role::Client(encoding)) if !encoding.is_emulated()) {
             cx.pause_read(conn);
         }
     }

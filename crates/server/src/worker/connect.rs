@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_hub::tenant::has_mark;
+use dunlin_hub::tenant::{NO_CONTROL, has_control};
 use dunlin_hub::{ChannelRef, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::Encoding;
@@ -22,7 +22,7 @@ use super::server_side::ServerSide;
 use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::revocation::{TokenId, TokenRevoked};
 use crate::auth::session_token;
-use crate::auth::{Identity, Subscription};
+use crate::auth::{self, Identity, Subscription};
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));
@@ -46,7 +46,7 @@ impl Worker<'_> {
         request: &ConnectRequest<'_>,
         said: &[u8],
     ) -> Handled {
-        let Some(&mut Link { role: Role::Client(encoding), .. }) = cx.data(conn) else {
+        let Some(&mut Link { role: Role::Client(_), .. }) = cx.data(conn) else {
             return Handled::Done;
         };
         if self.has_authorizer() && self.consult_connect(cx, conn, id, request, said) {
@@ -60,29 +60,26 @@ impl Worker<'_> {
             }
             return Handled::Done;
         }
-        let verified = self.identify(&request.token).and_then(|identity| {
-            let tokens = self.verify_subscriptions(&identity.user, request, encoding)?;
-            Ok((identity.into(), tokens))
-        });
-        match verified {
-            Ok(verified) => self.connect_as(cx, conn, id, request, verified),
+        match self.identify(&request.token) {
+            Ok(identity) => return self.connect_as(cx, conn, id, request, identity.into()),
             Err(Unverified::Refused(error)) => self.refuse_connect(cx, conn, id, error),
             Err(Unverified::KeyPending) => return Handled::AwaitsKey,
         }
         Handled::Done
     }
 
-    /// Opens the session of a client that may come in.
+    /// Opens the session of a client that may come in. What refuses it and costs little is checked first; the signatures of the
+    /// subscription tokens of a unidirectional client, of which there may be many, last.
     pub(super) fn connect_as(
         &mut self,
         cx: &mut Context<Link>,
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
-        (accepted, tokens): (AcceptedClient, SubscriptionTokens),
-    ) {
+        accepted: AcceptedClient,
+    ) -> Handled {
         let Some(&mut Link { role: Role::Client(encoding), peer, .. }) = cx.data(conn) else {
-            return;
+            return Handled::Done;
         };
         let identity = &accepted.identity;
         let of_token = identity.subscriptions.keys().map(String::as_str);
@@ -91,28 +88,51 @@ impl Worker<'_> {
         if self.wait_to_begin(&identity.user, peer, channels) > 0 {
             self.give_back(cx, accepted.reserved);
             let error = ErrorCode::TooManyRequests.into();
-            return self.refuse_connect(cx, conn, id, CommandError::Reply(error));
+            self.refuse_connect(cx, conn, id, CommandError::Reply(error));
+            return Handled::Done;
         }
         if accepted.by_proxy
             && let Err(why) = check_names(identity)
         {
             self.give_back(cx, accepted.reserved);
-            return self.disconnect(cx, conn, &why);
+            self.disconnect(cx, conn, &why);
+            return Handled::Done;
         }
         if !self.has_room_for(&identity.user) {
             self.charge_refused(&identity.user, peer);
             self.give_back(cx, accepted.reserved);
-            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+            self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+            return Handled::Done;
         }
-        if let Err(error) = self.check_barred(identity) {
-            self.population_changed(&identity.user);
-            self.give_back(cx, accepted.reserved);
-            return self.refuse_connect(cx, conn, id, error);
-        }
+        let verified = self
+            .check_barred(identity)
+            .map_err(Unverified::Refused)
+            .and_then(|()| self.verify_subscriptions(&identity.user, request, encoding));
+        let tokens = match verified {
+            Ok(tokens) => tokens,
+            Err(unverified) => {
+                self.population_changed(&identity.user);
+                let error = match (unverified, accepted.reserved) {
+                    (Unverified::Refused(error), _) => error,
+                    (Unverified::KeyPending, None) => return Handled::AwaitsKey,
+                    // The key will be known when the client reconnects.
+                    (Unverified::KeyPending, Some(_)) => {
+                        self.want_keys();
+                        CommandError::Reply(ErrorCode::Internal.into())
+                    }
+                };
+                match accepted.reserved {
+                    Some(session) => self.refuse_reserved(cx, (conn, id), session, error),
+                    None => self.refuse_connect(cx, conn, id, error),
+                }
+                return Handled::Done;
+            }
+        };
         let Some(session) = self.open_session(cx, conn, encoding, &accepted) else {
             self.population_changed(&identity.user);
             self.give_back(cx, accepted.reserved);
-            return self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+            self.disconnect(cx, conn, &DisconnectCode::ConnectionLimit.into());
+            return Handled::Done;
         };
         self.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
         // Before what it subscribes to.
@@ -169,6 +189,7 @@ impl Worker<'_> {
         }
         self.answer_connect(cx, session);
         self.drain_events(cx);
+        Handled::Done
     }
 
     /// A token that is not accepted: the client of a command is answered and may try again, any other is disconnected.
@@ -470,6 +491,17 @@ impl Worker<'_> {
         }
         let named = self.named_channels(identity);
         self.compare_grants(cx, session, Some(&named));
+        let is_made_anew = |(channel, options): (&String, &auth::SubscribeOptions)| {
+            let grant = self.grants.get(session, channel);
+            self.hub.is_of_connection(session, channel)
+                && self
+                    .claim(session, channel)
+                    .is_ok_and(|claim| claim.is_overridden_anew(grant, options.overrides))
+        };
+        if named.iter().any(is_made_anew) {
+            // The client cannot subscribe to them by itself: it connects again.
+            return self.disconnect(cx, conn, &DisconnectCode::InsufficientState.into());
+        }
         let now = self.now(cx);
         for (channel, options) in &named {
             if let Some(info) = options.info.as_deref()
@@ -525,8 +557,8 @@ impl Worker<'_> {
 fn check_names(identity: &Identity) -> Result<(), Disconnect<'static>> {
     let channels = identity.subscriptions.keys().map(String::as_str);
     let jti = identity.token.as_ref().and_then(|token| token.jti.as_deref());
-    match channels.chain([&*identity.user]).chain(jti).any(has_mark) {
-        true => Err(DisconnectCode::InvalidToken.with_reason("no name has U+0001")),
+    match channels.chain([&*identity.user]).chain(jti).any(has_control) {
+        true => Err(DisconnectCode::InvalidToken.with_reason(NO_CONTROL)),
         false => Ok(()),
     }
 }

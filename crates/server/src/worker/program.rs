@@ -159,7 +159,7 @@ impl Worker<'_> {
                     // From here on the decision's own timeout applies.
                     cx.set_deadline(call.conn, None);
                 }
-                call.flow = self.flow_of(cx, call.conn, call.session);
+                call.flow = self.flow_of(cx, call.conn, Some(call.session));
                 let bytes_max = self.waiting_bytes_max();
                 if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
                     self.decide(cx, &call, Err(ProxyError::ShareFull));

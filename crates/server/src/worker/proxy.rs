@@ -143,7 +143,7 @@ impl Worker<'_> {
     ) -> Result<(), (ProxyCall, ProxyError)> {
         let bytes_max = self.waiting_bytes_max();
         let (conn, event, proxy) = (call.conn, call.event, Arc::clone(&call.proxy));
-        let flow = self.flow_of(cx, conn, call.session);
+        let flow = self.flow_of(cx, conn, Some(call.session));
         call.flow = flow;
         let Some(backends) = &mut self.backends else { return Err((call, ProxyError::Cancelled)) };
         let Some(view) = self.hub.session(call.session) else {
@@ -185,8 +185,13 @@ impl Worker<'_> {
     }
 
     /// Returns whose share of queues a client uses: its user's, or its address's while it has none.
-    pub(super) fn flow_of(&self, cx: &mut Context<Link>, conn: ConnId, session: SessionId) -> u64 {
-        let user = self.hub.session(session).map_or("", |view| view.user);
+    pub(super) fn flow_of(
+        &self,
+        cx: &mut Context<Link>,
+        conn: ConnId,
+        session: Option<SessionId>,
+    ) -> u64 {
+        let user = session.and_then(|of| self.hub.session(of)).map_or("", |view| view.user);
         if !bare(user).is_empty() {
             return self.state.budgets.user(user).to_u64();
         }
@@ -369,23 +374,12 @@ impl Worker<'_> {
                 &uni
             }
         };
-        let user = &accepted.identity.user;
-        match self.verify_subscriptions(user, request, encoding) {
-            Ok(tokens) => self.connect_as(cx, conn, id, request, (accepted, tokens)),
-            Err(Unverified::Refused(error)) => {
-                self.refuse_reserved(cx, (conn, id), session, error);
-            }
-            // The key will be known when the client reconnects.
-            Err(Unverified::KeyPending) => {
-                self.want_keys();
-                let error = CommandError::Reply(ErrorCode::Internal.into());
-                self.refuse_reserved(cx, (conn, id), session, error);
-            }
-        }
+        // A session is reserved: nothing waits for a key.
+        let _ = self.connect_as(cx, conn, id, request, accepted);
     }
 
     /// Refuses a client for which a session was reserved.
-    fn refuse_reserved(
+    pub(super) fn refuse_reserved(
         &mut self,
         cx: &mut Context<Link>,
         (conn, id): (ConnId, Option<u32>),

@@ -14,6 +14,7 @@ use dunlin_wire::websocket::handshake::{self, ServerConfig};
 use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 
 use super::Worker;
+use super::command_timer::CommandTimer;
 use super::key_wait::Handled;
 use super::link::{Link, Role};
 use super::reply::{PlainResponse, permission};
@@ -169,6 +170,7 @@ impl Worker<'_> {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
                 self.count(Metric::Commands);
+                let mut timer = CommandTimer::start(&self.state);
                 if self.connect(cx, conn, None, &connect, said) == Handled::AwaitsKey {
                     if let Some(ready_ms) = self.await_key(cx, conn, said) {
                         self.hold_back(cx, conn, said.to_vec().into(), ready_ms);
@@ -176,7 +178,8 @@ impl Worker<'_> {
                     return;
                 }
                 // No further command follows that could be delayed; the wait applies to the next connect.
-                let work = Work { commands: 1, bytes: said.len() as u64, ..Work::default() };
+                let (bytes, spent_ns) = (said.len() as u64, timer.lap());
+                let work = Work { commands: 1, bytes, spent_ns, ..Work::default() };
                 let _ = self.charge_request(cx, conn, None, work);
             }
             Err(malformed) => {
