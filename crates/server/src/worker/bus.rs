@@ -87,7 +87,7 @@ impl Worker<'_> {
             BusMessage::Revoked(revocation) => self.handle_revoked(cx, &revocation),
             BusMessage::RevokedUnseen => self.handle_revoked_unseen(cx),
             BusMessage::Drain => self.begin_drain(cx),
-            BusMessage::Stop => cx.stop(),
+            BusMessage::Stop => self.stop(cx),
             #[cfg(test)]
             BusMessage::Panic => panic!("asked to, by a test"),
         }
