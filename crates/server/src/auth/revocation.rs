@@ -128,8 +128,8 @@ pub(crate) struct Revocations {
     /// Checked for every new client without taking the lock; `false` until the first revocation or bar.
     any: AtomicBool,
     table: RwLock<Table>,
-    /// Bars of tokens that the other nodes of a cluster have not been told.
-    untold: Mutex<Vec<(TokenId, u64)>>,
+    /// Bars of tokens that the other nodes of a cluster were not notified of.
+    unsent: Mutex<Vec<(TokenId, u64)>>,
 }
 
 #[derive(Default)]
@@ -270,17 +270,17 @@ impl Revocations {
         self.insert_bar(token.0, Bar { until_ms, issued_before_s: 0 }, now_ms, max);
     }
 
-    /// Remembers a bar for [`Revocations::take_untold`], at most `max`.
+    /// Remembers a bar for [`Revocations::take_unsent`], at most `max`.
     pub(crate) fn tell_others(&self, token: TokenId, until_ms: u64, max: usize) {
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
-        if untold.len() < max {
-            untold.push((token, until_ms));
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsent.len() < max {
+            unsent.push((token, until_ms));
         }
     }
 
-    /// Returns the bars that the other nodes have to be told.
-    pub(crate) fn take_untold(&self) -> Vec<(TokenId, u64)> {
-        std::mem::take(&mut *self.untold.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Returns the bars that the other nodes are to be notified of.
+    pub(crate) fn take_unsent(&self) -> Vec<(TokenId, u64)> {
+        std::mem::take(&mut *self.unsent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Bars the user's tokens that were issued before now, for `bar_after_disconnect_ms`. This also covers connections that are

@@ -151,7 +151,7 @@ fn poll_by_a_capability_outlives_a_change_of_other_permissions() {
     assert!(answer.contains("\"data\":7"), "{answer}");
 }
 
-/// Regression: whoever had no room had the signatures of all his subscription tokens verified before he was told.
+/// Regression: whoever had no room had the signatures of all his subscription tokens verified before the refusal.
 #[test]
 fn unidirectional_client_without_room_is_refused_before_its_tokens_are_verified() {
     let cluster = Cluster::start_with(1, |config| {

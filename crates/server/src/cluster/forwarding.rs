@@ -228,7 +228,7 @@ impl Agent {
     /// Tells the other nodes which tokens a call has barred here, before it is answered: a client that was disconnected by its id
     /// may come back at another node.
     pub(super) fn tell_bars(&mut self) {
-        let bars = self.node.revocations().take_untold();
+        let bars = self.node.revocations().take_unsent();
         if bars.is_empty() {
             return;
         }

@@ -27,7 +27,7 @@ impl Worker<'_> {
         self.drain_step(cx);
     }
 
-    /// Leaves the loop: the time of the drain is over, or a second signal has come. Who waits for an answer is told so.
+    /// Leaves the loop: the time of the drain is over, or a second signal has come. Who waits for an answer gets an error.
     pub(super) fn stop(&mut self, cx: &mut Context<Link>) {
         let open: Vec<ConnId> = cx.connections().collect();
         for conn in open {

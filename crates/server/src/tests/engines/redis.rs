@@ -145,7 +145,7 @@ fn publications_beyond_what_may_wait_are_refused_and_another_engine_goes_on() {
 
 /// Regression: a second signal cut the connection of a call that waited.
 #[test]
-fn call_without_an_answer_is_told_when_the_server_stops() {
+fn call_without_an_answer_is_answered_when_the_server_stops() {
     let redis = Redis::start(&[]);
     let mut cluster = Cluster::start_with(1, |config| super::on_redis(config, redis.addr));
     ready(&cluster);
