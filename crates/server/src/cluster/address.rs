@@ -5,6 +5,8 @@ use std::sync::Arc;
 use dunlin_config::{Engine, EngineKind};
 
 use super::inbox::Inbox;
+#[cfg(test)]
+use super::memory::MemoryAddress;
 use super::store::{Store, StoreError};
 use super::{nats, redis};
 
@@ -13,6 +15,8 @@ use super::{nats, redis};
 pub(super) enum StoreAddress {
     Redis(redis::RedisAddress),
     Nats(nats::NatsAddress),
+    #[cfg(test)]
+    Memory(MemoryAddress),
 }
 
 impl StoreAddress {
@@ -34,6 +38,8 @@ impl StoreAddress {
                 Ok(Arc::new(redis::RedisStore::open(address, uid, messages).await?))
             }
             StoreAddress::Nats(address) => Ok(Arc::new(nats::open(address, uid, messages).await?)),
+            #[cfg(test)]
+            StoreAddress::Memory(address) => Ok(Arc::new(address.open(uid, messages)?)),
         }
     }
 
@@ -42,6 +48,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(address) => &address.prefix,
             StoreAddress::Nats(address) => &address.prefix,
+            #[cfg(test)]
+            StoreAddress::Memory(address) => address.prefix(),
         }
     }
 
@@ -49,6 +57,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(_) => EngineKind::Redis,
             StoreAddress::Nats(_) => EngineKind::Nats,
+            #[cfg(test)]
+            StoreAddress::Memory(_) => EngineKind::Nats,
         }
     }
 
@@ -57,6 +67,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(_) => "Redis",
             StoreAddress::Nats(_) => "NATS",
+            #[cfg(test)]
+            StoreAddress::Memory(_) => "the memory",
         }
     }
 
@@ -65,6 +77,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(address) => address.place(),
             StoreAddress::Nats(address) => address.place(),
+            #[cfg(test)]
+            StoreAddress::Memory(_) => "memory".to_owned(),
         }
     }
 }
