@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use crate::publication::Tags;
 
 /// Selects publications by their tags.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TagFilter {
     /// All filters match.
     And(Box<[TagFilter]>),
@@ -24,7 +24,7 @@ pub enum TagFilter {
 
 /// A condition on the value of a tag. For `In` and `NotIn` a missing tag is the empty string; for the others it has
 /// no value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TagCondition {
     /// Equal to this text.
     Equal(Box<str>),
@@ -49,7 +49,7 @@ pub enum TagCondition {
 }
 
 /// A relation of two decimal numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NumberOrder {
     /// Less.
     Less,

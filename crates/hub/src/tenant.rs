@@ -1,7 +1,7 @@
 //! Names of tenants that share a hub.
 //!
 //! Inside the server a channel or user of a tenant is `MARK TENANT MARK NAME`; outside it is `NAME`. Names from
-//! outside must not have the mark ([`has_mark`]), so they cannot address a tenant. Everything that is stored by name
+//! outside must not have the mark ([`has_control`]), so they cannot address a tenant. Everything that is stored by name
 //! (channels, users, revocations, budgets) is therefore separate.
 
 /// Encloses a tenant's name. No name from outside has it.
@@ -28,10 +28,16 @@ pub fn qualify(tenant: &str, bare: &str) -> String {
     name
 }
 
-/// Whether a name from outside is refused: the mark is for the server alone.
-pub fn has_mark(name: &str) -> bool {
-    name.contains(MARK)
+/// Whether a name from outside is refused: it has a control character (U+0000 to U+001F, U+007F to U+009F). The mark is one of
+/// them and is for the server alone; the others would divide lines of logs, headers of backends and subjects of NATS.
+pub fn has_control(name: &str) -> bool {
+    // Most names have neither a control character of ASCII nor the first byte of another one.
+    let may_have = |byte: u8| byte.is_ascii_control() || byte == 0xc2;
+    name.bytes().any(may_have) && name.contains(char::is_control)
 }
+
+/// Why a name with a control character is refused.
+pub const NO_CONTROL: &str = "no name has control characters";
 
 /// Whether a command for `user` applies to the user with this name: to the same user, or, if the command names nobody, to all
 /// users of its tenant. A command without a tenant is for the users of no tenant.
@@ -61,6 +67,16 @@ mod tests {
             assert_eq!((split(plain), bare(plain)), ((None, plain), plain));
         }
         assert_eq!(bare(&qualify("acme", "42")), "42");
+    }
+
+    #[test]
+    fn name_with_a_control_character_is_refused_and_any_other_is_not() {
+        for refused in ["a\u{1}b", "\0", "a\r\nX: y", "a\u{7f}", "\u{85}", "é\u{9b}31m"] {
+            assert!(has_control(refused), "{refused:?}");
+        }
+        for taken in ["", "chat:1", "#ada,bob", "$a b", "日本", "é", "\u{a0}", "a\u{200d}b"] {
+            assert!(!has_control(taken), "{taken:?}");
+        }
     }
 
     #[test]

@@ -11,9 +11,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use dunlin_config::Token;
+use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::TokenClaims;
@@ -93,13 +94,19 @@ impl Revocation {
     }
 }
 
-/// The id of a token: a keyed hash, unpredictable outside the process.
+/// The id of a token: 64 bits of a SHA-256, the same on every node. To find a token with the id of another takes 2^64 tries, and
+/// the key that signs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenId(pub u64);
 
 impl TokenId {
     /// Used for a connection that a backend admitted without a token.
     pub const NONE: TokenId = TokenId(0);
+
+    fn of_digest(digest: &[u8]) -> TokenId {
+        let first = digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        TokenId(first.max(1))
+    }
 }
 
 /// Why a token is refused.
@@ -132,6 +139,8 @@ pub struct Revocations {
     /// Checked for every new client without taking the lock; `false` until the first revocation or bar.
     any: AtomicBool,
     table: RwLock<Table>,
+    /// Bars of tokens that the other nodes of a cluster were not notified of.
+    unsent: Mutex<Vec<(TokenId, u64)>>,
 }
 
 #[derive(Default)]
@@ -172,13 +181,13 @@ impl Revocations {
     pub fn id_of(&self, token: &TokenClaims) -> TokenId {
         match &token.jti {
             Some(jti) => self.id_of_jti(jti),
-            None => TokenId(self.hashes.hash_one((1_u8, token.signed))),
+            None => TokenId::of_digest(&token.signed),
         }
     }
 
     /// Returns the id of the tokens with this `jti`.
     pub fn id_of_jti(&self, jti: &str) -> TokenId {
-        TokenId(self.hashes.hash_one((0_u8, jti)))
+        TokenId::of_digest(digest(&SHA256, jti.as_bytes()).as_ref())
     }
 
     /// Whether a token is refused, and why. `issued_at_s` is its `iat`.
@@ -270,6 +279,19 @@ impl Revocations {
     /// Bars a token until `until_ms`. If `max` bars exist, it replaces an arbitrary one: no caller could act on an error.
     pub fn bar(&self, token: TokenId, until_ms: u64, now_ms: u64, max: usize) {
         self.insert_bar(token.0, Bar { until_ms, issued_before_s: 0 }, now_ms, max);
+    }
+
+    /// Remembers a bar for [`Revocations::take_unsent`], at most `max`.
+    pub fn tell_others(&self, token: TokenId, until_ms: u64, max: usize) {
+        let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsent.len() < max {
+            unsent.push((token, until_ms));
+        }
+    }
+
+    /// Returns the bars that the other nodes are to be notified of.
+    pub fn take_unsent(&self) -> Vec<(TokenId, u64)> {
+        std::mem::take(&mut *self.unsent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Bars the user's tokens that were issued before now, for `bar_after_disconnect_ms`. This also covers connections that are

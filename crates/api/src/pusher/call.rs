@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dunlin_hub::tenant::has_mark;
+use dunlin_hub::tenant::{NO_CONTROL, has_control};
 use dunlin_protocol::json::{self, Json, Text};
 use dunlin_protocol::pusher::{
     ChannelKind, EVENT_NAME_BYTES_MAX, SocketId, is_name, is_reserved, payload_of_text,
@@ -240,7 +240,7 @@ impl CallHead<'_> {
                 post()?;
                 match user {
                     "" => Err(PusherError::bad("the user is missing")),
-                    user if has_mark(user) => Err(PusherError::bad("no name has U+0001")),
+                    user if has_control(user) => Err(PusherError::bad(NO_CONTROL)),
                     user => Ok(Call::Terminate { user: user.to_owned() }),
                 }
             }

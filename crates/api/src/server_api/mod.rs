@@ -38,7 +38,7 @@ pub use lenient::{LenientReader, UnknownFields};
 pub use method::Method;
 pub use request::Request;
 pub use response::{
-    CommandOutcome, CommandResult, NodeFacts, check_channels, commands_max, write_batch,
+    CommandOutcome, CommandResult, NodeFacts, check_channels, commands_max, too_long, write_batch,
     write_legacy, write_response,
 };
 

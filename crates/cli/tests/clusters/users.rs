@@ -56,6 +56,18 @@ fn a_call_about_a_user_is_carried_out_where_he_is_and_bars_his_tokens_everywhere
         let refused = Client::with_token(node, &of_ann, "room").err().expect("barred");
         assert_eq!(refused["disconnect"]["code"], 3503, "{refused}");
     }
+    // A token of which one client is disconnected by its id is barred everywhere, too, and no other of the user.
+    let [of_joe, of_joes_other] =
+        [20, 10].map(|ago_s| signed(&json!({ "sub": "joe", "iat": now_s - ago_s })));
+    let mut joe = Client::with_token(&cluster.nodes[1], &of_joe, "room").unwrap();
+    let client = joe.id.clone();
+    cluster.nodes[0].api("disconnect", json!({ "user": "joe", "client": client }));
+    assert_eq!(joe.until_disconnected(), 3503);
+    for node in &cluster.nodes {
+        let is_barred = || Client::with_token(node, &of_joe, "room").is_err();
+        until("his token is barred", is_barred);
+        Client::with_token(node, &of_joes_other, "room").unwrap();
+    }
     until("she has gone", || call(&cluster, "refresh", json!({ "user": "ann" })) == done(&[0, 0]));
 
     // What is asked does not hang on what is stored.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dunlin_hub::tenant::has_mark;
+use dunlin_hub::tenant::has_control;
 use dunlin_hub::{ClientInfo, PayloadFormat, Publication};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -124,7 +124,7 @@ fn user_id_of(raw: &RawValue) -> Result<(String, bool), &'static str> {
         return Err("is neither a string nor a number");
     };
     match id.len() {
-        _ if has_mark(&id) => Err("has U+0001"),
+        _ if has_control(&id) => Err("has a control character"),
         1..=USER_ID_BYTES_MAX => Ok((id, is_number)),
         _ => Err("has no bytes, or more than 128"),
     }

@@ -269,7 +269,7 @@ fn a_token_is_of_the_tenant_whose_key_it_names_or_of_nobody() {
         let refused = begin(&server, &signed("", GLOBAL, &claims));
         assert_eq!(refused["disconnect"]["code"], 3500, "{refused}");
     }
-    for name in ["\u{1}acme\u{1}news", "\u{1}", "a\u{1}"] {
+    for name in ["\u{1}acme\u{1}news", "\u{1}", "a\u{1}", "a\nb", "\u{9b}31m"] {
         for of in ["", "globex"] {
             let answer = api(&server, of, "publish", &json!({"channel": name, "data": 1}));
             assert_eq!(answer["error"]["code"], 107, "{answer}");
@@ -285,6 +285,8 @@ fn name_with_a_mark_in_a_token_of_a_tenant_disconnects() {
         json!({"sub": "\u{1}globex\u{1}ada"}),
         json!({"sub": "\u{1}"}),
         json!({"sub": "a\u{1}b"}),
+        json!({"sub": "a\r\nX-User: root"}),
+        json!({"sub": "ada", "channels": ["a\u{7f}"]}),
         json!({"sub": "ada", "channels": ["\u{1}globex\u{1}news"]}),
         json!({"sub": "ada", "subs": {"a\u{1}": {}}}),
         json!({"sub": "ada", "jti": "\u{1}globex\u{1}one"}),

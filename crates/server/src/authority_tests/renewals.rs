@@ -204,3 +204,70 @@ fn joins_end_with_the_token_that_grants_them() {
         assert!(!hears_joins(&mut ada, channel, "v5"), "{grant}");
     }
 }
+
+/// Regression test: presence, recovery and what else a token overrides stayed as the first token had it.
+#[test]
+fn subscription_whose_new_token_overrides_other_options_is_made_anew() {
+    let cluster = Cluster::start_with(2, |config| {
+        let room = ChannelOptions { presence: true, join_leave: true, ..kept() };
+        config.channel.namespaces.insert("room", room);
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+    });
+    let listed = |channel: &str| {
+        let body = json!({"channel": channel}).to_string();
+        let page: Value =
+            serde_json::from_str(&cluster.post("/api/presence_stats", &body)).unwrap();
+        page["result"]["num_clients"].as_u64().unwrap()
+    };
+    let hidden = json!({"presence": {"value": false}, "join_leave": {"value": false}});
+    let as_the_channel = json!({"presence": {"value": true}});
+
+    // The subscription's own token.
+    let of_room = |channel: &str, overrides: Option<&Value>| {
+        let mut claims = json!({"sub": "ada", "channel": channel});
+        claims["override"] = overrides.cloned().unwrap_or(json!({}));
+        token(&claims)
+    };
+    let refresh = |channel: &str, token: &str| json!({"id": 3, "sub_refresh": {"channel": channel, "token": token}});
+    let mut ada = Client::connect(&cluster, &json!({"sub": "ada"}));
+    ada.subscribe("room:a", &of_room("room:a", Some(&hidden)));
+    assert_eq!(listed("room:a"), 0);
+    // The same again changes nothing.
+    let same = ada.say(&refresh("room:a", &of_room("room:a", Some(&hidden))));
+    assert!(same["sub_refresh"].is_object(), "{same}");
+    assert!(ada.say(&refresh("room:a", &of_room("room:a", None)))["sub_refresh"].is_object());
+    let ended = ada.next();
+    assert_eq!(ended["push"]["unsubscribe"]["code"], 2500, "{ended}");
+    ada.subscribe("room:a", &of_room("room:a", None));
+    assert_eq!(listed("room:a"), 1);
+    // An override to what holds anyway is none.
+    let same = ada.say(&refresh("room:a", &of_room("room:a", Some(&as_the_channel))));
+    assert!(same["sub_refresh"].is_object(), "{same}");
+    assert_eq!(listed("room:a"), 1);
+    for unequal in ["force_recovery", "force_positioning", "force_push_join_leave"] {
+        let channel = &format!("room:{unequal}");
+        ada.subscribe(channel, &of_room(channel, None));
+        let given = json!({unequal: {"value": true}});
+        ada.say(&refresh(channel, &of_room(channel, Some(&given))));
+        let mut ended = ada.next();
+        while ended["push"]["unsubscribe"].is_null() {
+            ended = ada.next();
+        }
+        assert_eq!(ended["push"]["unsubscribe"]["code"], 2500, "{unequal}: {ended}");
+    }
+
+    // The connection's token, of whose channels the client cannot make a subscription itself.
+    let claims =
+        |overrides: &Value| json!({"sub": "bob", "subs": {"room:b": {"override": overrides}}});
+    let refresh = |claims: &Value| json!({"id": 5, "refresh": {"token": token(claims)}});
+    let mut bob = Client::connect(&cluster, &claims(&hidden));
+    assert_eq!(listed("room:b"), 0);
+    assert!(bob.say(&refresh(&claims(&hidden)))["refresh"].is_object());
+    let mut said = bob.say(&refresh(&claims(&json!({}))));
+    while said["push"]["disconnect"].is_null() {
+        said = bob.next();
+    }
+    assert_eq!(said["push"]["disconnect"]["code"], 3010, "{said}");
+    let _bob = Client::connect(&cluster, &claims(&json!({})));
+    assert_eq!(listed("room:b"), 1);
+}

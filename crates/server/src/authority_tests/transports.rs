@@ -150,3 +150,24 @@ fn poll_by_a_capability_outlives_a_change_of_other_permissions() {
     poll.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("\"data\":7"), "{answer}");
 }
+
+/// Regression: whoever had no room had the signatures of all his subscription tokens verified before the refusal.
+#[test]
+fn unidirectional_client_without_room_is_refused_before_its_tokens_are_verified() {
+    let cluster = Cluster::start_with(1, |config| {
+        config.channel.namespaces.insert("x", kept());
+        config.client.token.hmac_secret = Some(Secret::new(KEY));
+        config.limits.connections_per_user_max = 1;
+    });
+    let shown = token(&json!({"sub": "ada"}));
+    let with = |sub_token: &str| json!({"token": shown, "subs": {"x:a": {"token": sub_token}}});
+    let wrong = with("no.token.at all").to_string();
+    let (_, refused) = Listener::connect_to(cluster.address, &wrong);
+    let reason = refused["disconnect"]["reason"].as_str().unwrap();
+    assert!(reason.contains("subscription token"), "there is room: {refused}");
+    let of_channel = token(&json!({"sub": "ada", "channel": "x:a"}));
+    let (_first, connected) = Listener::connect_to(cluster.address, &with(&of_channel).to_string());
+    assert!(connected["connect"]["subs"]["x:a"].is_object(), "{connected}");
+    let (_, refused) = Listener::connect_to(cluster.address, &wrong);
+    assert_eq!(refused["disconnect"]["code"], 3504, "{refused}");
+}

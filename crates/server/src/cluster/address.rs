@@ -5,6 +5,8 @@ use std::sync::Arc;
 use dunlin_config::{Engine, EngineKind};
 
 use super::inbox::Inbox;
+#[cfg(test)]
+use super::memory::MemoryAddress;
 use super::store::{Store, StoreError};
 use super::{nats, redis};
 
@@ -13,6 +15,8 @@ use super::{nats, redis};
 pub(super) enum StoreAddress {
     Redis(redis::RedisAddress),
     Nats(nats::NatsAddress),
+    #[cfg(test)]
+    Memory(MemoryAddress),
 }
 
 impl StoreAddress {
@@ -37,6 +41,8 @@ impl StoreAddress {
                 Ok(Arc::new(redis::RedisStore::open(address, uid, messages).await?))
             }
             StoreAddress::Nats(address) => Ok(Arc::new(nats::open(address, uid, messages).await?)),
+            #[cfg(test)]
+            StoreAddress::Memory(address) => Ok(Arc::new(address.open(uid, messages)?)),
         }
     }
 
@@ -45,6 +51,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(address) => &address.prefix,
             StoreAddress::Nats(address) => &address.prefix,
+            #[cfg(test)]
+            StoreAddress::Memory(address) => address.prefix(),
         }
     }
 
@@ -52,6 +60,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(_) => EngineKind::Redis,
             StoreAddress::Nats(_) => EngineKind::Nats,
+            #[cfg(test)]
+            StoreAddress::Memory(_) => EngineKind::Nats,
         }
     }
 
@@ -60,6 +70,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(_) => "Redis",
             StoreAddress::Nats(_) => "NATS",
+            #[cfg(test)]
+            StoreAddress::Memory(_) => "the memory",
         }
     }
 
@@ -68,6 +80,8 @@ impl StoreAddress {
         match self {
             StoreAddress::Redis(address) => address.place(),
             StoreAddress::Nats(address) => address.place(),
+            #[cfg(test)]
+            StoreAddress::Memory(_) => "memory".to_owned(),
         }
     }
 }

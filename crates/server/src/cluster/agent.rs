@@ -437,6 +437,7 @@ impl Agent {
                 tracing::warn!("the lease of this node had ended: the others took it for dead");
             }
         }
+        self.tell_bars();
         let members_stored = self.completeness.take_announcement();
         if lease_reply.written != LeaseWrite::Renewed || members_stored {
             // A node that does not know this one reads the leases.
@@ -614,6 +615,7 @@ impl Agent {
         if let Some(occupancy) = message.occupancy.filter(|_| message.v == VERSION) {
             self.occupancy.handle_message(&message.from.as_ref().into(), occupancy);
         }
+        self.handle_bars(&message.bars);
         if let Some(used) = message.budgets.as_ref().filter(|_| message.v == VERSION) {
             self.handle_budgets(used);
         }

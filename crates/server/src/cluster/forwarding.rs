@@ -14,6 +14,7 @@ use super::message::{NodeMessage, unix_ms};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 use crate::api::{AboutUser, ApiErrorCode, Method};
+use crate::auth::revocation::TokenId;
 use crate::message::cluster::{
     ClusterCommand, ClusterOutput, ClusterReply, ClusterToWorker, TargetNodes,
 };
@@ -22,6 +23,9 @@ use crate::message::cluster::{
 pub(super) const KEPT: &str = "kept";
 /// The longest time a worker may take to execute a command; the requesting node has given up by then.
 const SERVED_MAX: Duration = Duration::from_secs(60);
+
+/// Barred tokens in one message, some 100 kB.
+const BARS_MAX: usize = 4_096;
 
 /// Whether a command changes sessions and is not kept: a node that does not receive it never executes it.
 fn concerns_sessions(method: Method) -> bool {
@@ -207,6 +211,7 @@ impl Agent {
 
     /// A worker of this node has executed a command.
     pub(super) fn handle_served(&mut self, request_id: u64, response: &[u8]) {
+        self.tell_bars();
         let Some((uid, id, _)) = self.serving.remove(&request_id) else { return };
         if self.changes.offered.take_if(|of| *of == request_id).is_some() {
             self.node.cluster().release_agent();
@@ -219,6 +224,34 @@ impl Agent {
         }
         self.node.cluster().counters.count(ClusterMetric::CallsServed);
         self.respond(&uid, id, response);
+    }
+
+    /// Tells the other nodes which tokens a call has barred here, before it is answered: a client that was disconnected by its id
+    /// may come back at another node.
+    pub(super) fn tell_bars(&mut self) {
+        let bars = self.node.revocations().take_unsent();
+        if bars.is_empty() {
+            return;
+        }
+        let now_ms = unix_ms();
+        let left = |(token, until_ms): &(TokenId, u64)| (token.0, until_ms.saturating_sub(now_ms));
+        let message = |bars: &[(TokenId, u64)]| {
+            let bars = bars.iter().map(left).collect();
+            NodeMessage { bars, ..NodeMessage::from(&self.lease.uid) }.encode()
+        };
+        let messages = bars.chunks(BARS_MAX).map(|bars| (Destination::All, message(bars)));
+        self.say(messages.collect());
+    }
+
+    /// Another node has barred tokens.
+    pub(super) fn handle_bars(&self, bars: &[(u64, u64)]) {
+        let (now_ms, settings) = (unix_ms(), self.node.snapshot());
+        let token = &settings.config.client.token;
+        for &(id, left_ms) in bars {
+            let until_ms = now_ms.saturating_add(left_ms.min(token.bar_after_disconnect_ms));
+            let max = token.revocations_max as usize;
+            self.node.revocations().bar(TokenId(id), until_ms, now_ms, max);
+        }
     }
 
     /// Sends another node the response to its call.

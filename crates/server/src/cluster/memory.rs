@@ -91,6 +91,60 @@ impl Memory {
     }
 }
 
+/// How a node reaches a [`Memory`]: a network that can be cut.
+#[derive(Clone)]
+pub(super) struct MemoryAddress {
+    memory: Arc<Memory>,
+    prefix: Arc<str>,
+    network: Arc<Mutex<Network>>,
+}
+
+#[derive(Default)]
+struct Network {
+    is_cut: bool,
+    /// The connection that was opened last.
+    link: Option<MemoryLink>,
+}
+
+impl MemoryAddress {
+    pub(super) fn new(memory: &Arc<Memory>) -> MemoryAddress {
+        let (memory, prefix) = (Arc::clone(memory), PREFIX.into());
+        MemoryAddress { memory, prefix, network: Arc::default() }
+    }
+
+    pub(super) fn prefix(&self) -> &Arc<str> {
+        &self.prefix
+    }
+
+    pub(super) fn open(
+        &self,
+        uid: Arc<str>,
+        messages: Inbox,
+    ) -> Result<OrderedStore<MemoryStream>, StoreError> {
+        let mut network = self.network();
+        if network.is_cut {
+            return Err(closed());
+        }
+        let (store, link) = self.memory.open(uid, messages);
+        network.link = Some(link);
+        Ok(store)
+    }
+
+    pub(super) fn cut(&self) {
+        let mut network = self.network();
+        network.is_cut = true;
+        network.link.take().iter().for_each(MemoryLink::cut);
+    }
+
+    pub(super) fn mend(&self) {
+        self.network().is_cut = false;
+    }
+
+    fn network(&self) -> std::sync::MutexGuard<'_, Network> {
+        self.network.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A connection to a [`Memory`].
 pub(super) struct MemoryStream {
     memory: Arc<Memory>,

@@ -45,6 +45,9 @@ pub(super) struct NodeMessage<'a> {
     pub(super) members_stored: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) occupancy: Option<OccupancyMessage>,
+    /// Tokens that let nobody in for so many milliseconds: their ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) bars: Vec<(u64, u64)>,
     /// The sender's usage of shared budgets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) budgets: Option<BudgetsUsed>,

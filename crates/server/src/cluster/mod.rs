@@ -6,6 +6,8 @@
 
 mod address;
 mod agent;
+#[cfg(test)]
+mod agent_tests;
 mod answers;
 mod budgets;
 mod byte_stream;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::tenant::has_mark;
+use dunlin_hub::tenant::{NO_CONTROL, has_control};
 use dunlin_push::apns::DeviceToken;
 use dunlin_push::registry::{Change, Device, FeedEntry, Platform, Registry, RegistryError};
 use dunlin_push::web_push::Subscription;
@@ -48,8 +48,8 @@ struct List {
 pub(super) async fn register(shared: &Shared, body: &[u8]) -> Result<Value, ApiError> {
     let Register { user, devices, node } = read(body)?;
     shared.check_node(node.as_deref())?;
-    if has_mark(&user) {
-        return Err(ApiError::malformed("user: no name has U+0001"));
+    if has_control(&user) {
+        return Err(ApiError::malformed(format!("user: {NO_CONTROL}")));
     }
     let devices = expand(devices)?;
     for (at, device) in devices.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use dunlin_hub::tenant::has_mark;
+use dunlin_hub::tenant::has_control;
 use dunlin_push::notification::Notification;
 use dunlin_push::registry::{Device, Platform};
 use serde::{Deserialize, Serialize};
@@ -390,10 +390,11 @@ impl Submission {
             return Err(format!("devices[{at}].tokens: a token has 1 to {TOKEN_BYTES_MAX} bytes"));
         }
         // A user of a tenant is nobody here: whether one is connected would tell who the tenant's users are.
-        let is_user = |user: &String| (1..=USER_BYTES_MAX).contains(&user.len()) && !has_mark(user);
+        let is_user =
+            |user: &String| (1..=USER_BYTES_MAX).contains(&user.len()) && !has_control(user);
         if let Some(at) = self.users.iter().position(|user| !is_user(user)) {
             return Err(format!(
-                "users[{at}]: a user's id has 1 to {USER_BYTES_MAX} bytes, and no U+0001"
+                "users[{at}]: a user's id has 1 to {USER_BYTES_MAX} bytes, and no control characters"
             ));
         }
         match self.timeout_ms {

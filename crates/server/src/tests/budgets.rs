@@ -360,3 +360,45 @@ fn a_namespace_pays_for_the_answers_of_its_history() {
     assert_eq!(other.next().unwrap()["id"], 2);
     assert!(delayed(&cluster) > before, "what another does there waits");
 }
+
+/// Regression: the time that a poll took was nobody's, and neither was that of a unidirectional connect.
+#[test]
+fn polls_and_connects_that_take_long_use_up_the_budget_of_their_address() {
+    for path in ["/connection/poll?channel=a&timeout=0", "/connection/uni_http_stream"] {
+        let cluster = Cluster::start_with(1, |config| address_budget(config, 100, 0));
+        let request = || match path.contains("poll") {
+            true => cluster.call(&format!("GET {path}"), "", "").0 == 429,
+            false => {
+                let pushed = Listener::open(cluster.address, path, "{}").1;
+                pushed["disconnect"].is_object()
+            }
+        };
+        assert!(!(0..3).any(|_| request()), "{path}: short ones");
+        let long_ns = 40 * super::budget::COMMAND_NS;
+        cluster.state.test_command_ns.store(long_ns, std::sync::atomic::Ordering::Relaxed);
+        assert!((0..3).any(|_| request()), "{path}: long ones");
+    }
+}
+
+/// Regression: calls of the server API were charged by their number alone.
+#[test]
+fn calls_that_take_long_wait_where_as_many_short_ones_do_not() {
+    let key = "a key of its own, long enough";
+    let cluster = Cluster::start_with(1, |config| {
+        config.api.without_key = false;
+        config.api.keys.insert("one", Secret::new(key));
+        let budget = SharedBudget { commands_per_s: 1_000, burst_ms: 100, ..Default::default() };
+        config.api.scopes.insert("one", ApiScope { budget, ..ApiScope::default() });
+    });
+    let call = || {
+        let head = format!("X-API-Key: {key}\r\nContent-Type: application/json\r\n");
+        let answer = cluster.call("POST /api/info", &head, "{}");
+        assert_eq!(answer.0, 200, "{answer:?}");
+    };
+    (0..20).for_each(|_| call());
+    assert_eq!(delayed(&cluster), 0);
+    let long_ns = 80 * super::budget::COMMAND_NS;
+    cluster.state.test_command_ns.store(long_ns, std::sync::atomic::Ordering::Relaxed);
+    (0..4).for_each(|_| call());
+    assert!(delayed(&cluster) > 0);
+}

@@ -7,6 +7,7 @@ use dunlin_net::{ConnId, http};
 
 use super::api_turns::BEHIND_MS_MAX;
 use super::clients::Clients;
+use super::command_timer::CommandTimer;
 use super::connect::VERSION;
 use super::parts::{
     ApiCalls, BroadcastRest, CallCommands, CallForm, CallId, CommandPlace, CommandSlot, KeyScope,
@@ -195,6 +196,7 @@ impl Api {
         request: &http::Request<'_>,
         (scope, method): (Scope, Method),
     ) {
+        let mut timer = CommandTimer::start(&turn.core.state);
         let lenient = self.lenient(turn.core);
         let command = lenient.request(method, request.body);
         let commands = vec![CommandSlot::new(Some(method), 0)];
@@ -204,7 +206,9 @@ impl Api {
         let place = CommandPlace { call, at: 0, part: None };
         self.api_calls.handle_read(place, None, lenient.into_unknown());
         self.settle(turn, clients);
-        if !turn.core.goes_on(conn, Work::default()) {
+        let spent_ns = timer.lap();
+        self.charge_call_time(turn.core, call, spent_ns);
+        if !turn.core.goes_on(conn, Work { spent_ns, ..Work::default() }) {
             self.hold(turn.core, call, turn.cx.now_ms(), None);
         }
         self.pause(turn, clients, call);

@@ -6,11 +6,12 @@ use dunlin_net::ConnId;
 
 use super::api::Api;
 use super::clients::Clients;
+use super::command_timer::CommandTimer;
 use super::parts::{BroadcastRest, CallCommands, CallId, CommandPlace, RestCommands};
 use super::timer::Timer;
 use super::turn::{Core, Turn};
 use crate::api::Request;
-use crate::limits::budget::{BudgetKey, Rates, Work};
+use crate::limits::budget::{BudgetKey, COMMAND_NS, Rates, Work};
 use crate::metrics::Metric;
 
 /// The longest time a call waits for the subscribers of a channel.
@@ -31,6 +32,7 @@ impl Api {
         call: CallId,
         commands: CallCommands<'_>,
     ) -> usize {
+        let mut timer = CommandTimer::start(&turn.core.state);
         while let Some(at) = self.api_calls.begin_next(call) {
             let reader = self.lenient(turn.core);
             let command = commands.read(&reader, at);
@@ -46,9 +48,11 @@ impl Api {
             self.api_calls.handle_read(place, method, reader.into_unknown());
             // Deliver its effects before starting more, so that full outboxes are noticed.
             self.settle(turn, clients);
+            let spent_ns = timer.lap();
+            self.charge_call_time(turn.core, call, spent_ns);
             if self.api_calls.has_broadcast(call)
                 || self.api_calls.is_held(call)
-                || !turn.core.goes_on(conn, Work { deliveries, ..Work::default() })
+                || !turn.core.goes_on(conn, Work { deliveries, spent_ns, ..Work::default() })
             {
                 break;
             }
@@ -120,6 +124,7 @@ impl Api {
         publish: &NewPublication,
     ) -> u32 {
         let mut given = 0;
+        let mut timer = CommandTimer::start(&turn.core.state);
         for channel in channels {
             let part = CommandPlace { part: Some(from + given), ..place };
             let has_room = self.api_calls.begin_part(place.call);
@@ -129,9 +134,11 @@ impl Api {
             self.settle(turn, clients);
             given += 1;
             let deliveries = turn.core.deliveries_to(channel, publish.data.len());
+            let spent_ns = timer.lap();
+            self.charge_call_time(turn.core, place.call, spent_ns);
             if !has_room
                 || self.api_calls.is_held(place.call)
-                || !turn.core.goes_on(conn, Work { deliveries, ..Work::default() })
+                || !turn.core.goes_on(conn, Work { deliveries, spent_ns, ..Work::default() })
             {
                 break;
             }
@@ -160,6 +167,16 @@ impl Api {
         let wait_ms = core.charge_shared(budget_key, &rates, work);
         if wait_ms > 0 {
             self.hold(core, call, core.clock.now().ms + wait_ms, None);
+        }
+    }
+
+    /// Charges a call's key the time of a command, beyond that of one at the rate of commands. So the key of a scope pays for
+    /// expressions, filters and large answers.
+    pub(super) fn charge_call_time(&mut self, core: &mut Core<'_>, call: CallId, spent_ns: u64) {
+        if spent_ns >= COMMAND_NS
+            && let Some(budget) = self.api_calls.budget(call)
+        {
+            self.charge_call(core, call, budget, Work { spent_ns, ..Work::default() });
         }
     }
 

@@ -164,6 +164,13 @@ impl Core<'_> {
         }
     }
 
+    /// Charges the time of a request that has no session, beyond that of a command.
+    pub(super) fn charge_time(&mut self, (user, peer): (&str, Peer), spent_ns: u64) {
+        let keys = self.keys(None, user, peer);
+        let work = Work { spent_ns, ..Work::default() };
+        self.charge_keys(&keys, work, self.clock.now().ms);
+    }
+
     /// Charges the initial subscriptions of a connect or a poll.
     pub(super) fn charge_subscriptions<'c>(
         &mut self,
@@ -305,11 +312,14 @@ impl Clients {
             return;
         }
         turn.core.count(Metric::CommandsDelayed);
-        if !self.backlogs.insert(conn, rest, ready_ms, turn.core.backlog_bytes_max()) {
+        let role = link.role;
+        let session = link.session();
+        let flow = turn.flow_of(conn, session);
+        if !self.backlogs.insert((conn, flow), rest, ready_ms, turn.core.backlog_bytes_max()) {
             return self.disconnect(turn, conn, &DisconnectCode::TooManyRequests.into());
         }
         // Input of a stream transport is not its commands, and its end must be noticed.
-        if matches!(link.role, Role::Client(encoding) if !encoding.is_emulated()) {
+        if matches!(role, Role::Client(encoding) if !encoding.is_emulated()) {
             turn.cx.pause_read(conn);
         }
     }

@@ -52,7 +52,7 @@ impl Worker<'_> {
             WorkerMessage::KeysFetched => self.clients.keys_fetched(turn),
             WorkerMessage::Cluster(message) => self.receive_from_cluster(cx, message),
             WorkerMessage::Drain => self.begin_drain(cx),
-            WorkerMessage::Stop => turn.cx.stop(),
+            WorkerMessage::Stop => self.stop(cx),
             #[cfg(test)]
             WorkerMessage::Stall(stalled, until) => {
                 let _ = stalled.send(());

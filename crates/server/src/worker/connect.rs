@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_hub::tenant::has_mark;
+use dunlin_hub::tenant::{NO_CONTROL, has_control};
 use dunlin_hub::{ChannelRef, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
@@ -24,7 +24,7 @@ use super::turn::{Core, Turn};
 use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::revocation::{TokenId, TokenRevoked};
 use crate::auth::session_token;
-use crate::auth::{Identity, Subscription};
+use crate::auth::{self, Identity, Subscription};
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));
@@ -48,7 +48,7 @@ impl Clients {
         request: &ConnectRequest<'_>,
         said: &[u8],
     ) -> Handled {
-        let Some(&mut Link { role: Role::Client(encoding), .. }) = turn.cx.data(conn) else {
+        let Some(&mut Link { role: Role::Client(_), .. }) = turn.cx.data(conn) else {
             return Handled::Done;
         };
         if self.deciders.has_authorizer() && self.consult_connect(turn, conn, id, request, said) {
@@ -62,30 +62,26 @@ impl Clients {
             }
             return Handled::Done;
         }
-        let verified = self.sessions.identify(turn.core, &request.token).and_then(|identity| {
-            let tokens =
-                self.sessions.verify_subscriptions(turn.core, &identity.user, request, encoding)?;
-            Ok((identity.into(), tokens))
-        });
-        match verified {
-            Ok(verified) => self.connect_as(turn, conn, id, request, verified),
+        match self.sessions.identify(turn.core, &request.token) {
+            Ok(identity) => return self.connect_as(turn, conn, id, request, identity.into()),
             Err(Unverified::Refused(error)) => self.refuse_connect(turn, conn, id, error),
             Err(Unverified::KeyPending) => return Handled::AwaitsKey,
         }
         Handled::Done
     }
 
-    /// Opens the session of a client that may come in.
+    /// Opens the session of a client that may come in. What refuses it and costs little is checked first; the signatures of the
+    /// subscription tokens of a unidirectional client, of which there may be many, last.
     pub(super) fn connect_as(
         &mut self,
         turn: &mut Turn<'_, '_>,
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
-        (accepted, tokens): (AcceptedClient, SubscriptionTokens),
-    ) {
+        accepted: AcceptedClient,
+    ) -> Handled {
         let Some(&mut Link { role: Role::Client(encoding), peer, .. }) = turn.cx.data(conn) else {
-            return;
+            return Handled::Done;
         };
         let identity = &accepted.identity;
         let of_token = identity.subscriptions.keys().map(String::as_str);
@@ -94,28 +90,51 @@ impl Clients {
         if turn.core.wait_to_begin(&identity.user, peer, channels) > 0 {
             turn.give_back(accepted.reserved);
             let error = ErrorCode::TooManyRequests.into();
-            return self.refuse_connect(turn, conn, id, CommandError::Reply(error));
+            self.refuse_connect(turn, conn, id, CommandError::Reply(error));
+            return Handled::Done;
         }
         if accepted.by_proxy
             && let Err(why) = check_names(identity)
         {
             turn.give_back(accepted.reserved);
-            return self.disconnect(turn, conn, &why);
+            self.disconnect(turn, conn, &why);
+            return Handled::Done;
         }
         if !turn.core.has_room_for(&identity.user) {
             turn.core.charge_refused(&identity.user, peer);
             turn.give_back(accepted.reserved);
-            return self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into());
+            self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into());
+            return Handled::Done;
         }
-        if let Err(error) = self.sessions.check_barred(turn.core, identity) {
-            turn.core.population_changed(&identity.user);
-            turn.give_back(accepted.reserved);
-            return self.refuse_connect(turn, conn, id, error);
-        }
+        let barred = self.sessions.check_barred(turn.core, identity);
+        let verified = barred.map_err(Unverified::Refused).and_then(|()| {
+            self.sessions.verify_subscriptions(turn.core, &identity.user, request, encoding)
+        });
+        let tokens = match verified {
+            Ok(tokens) => tokens,
+            Err(unverified) => {
+                turn.core.population_changed(&identity.user);
+                let error = match (unverified, accepted.reserved) {
+                    (Unverified::Refused(error), _) => error,
+                    (Unverified::KeyPending, None) => return Handled::AwaitsKey,
+                    // The key will be known when the client reconnects.
+                    (Unverified::KeyPending, Some(_)) => {
+                        self.want_keys(turn.core);
+                        CommandError::Reply(ErrorCode::Internal.into())
+                    }
+                };
+                match accepted.reserved {
+                    Some(session) => self.refuse_reserved(turn, (conn, id), session, error),
+                    None => self.refuse_connect(turn, conn, id, error),
+                }
+                return Handled::Done;
+            }
+        };
         let Some(session) = self.open_session(turn, conn, encoding, &accepted) else {
             turn.core.population_changed(&identity.user);
             turn.give_back(accepted.reserved);
-            return self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into());
+            self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into());
+            return Handled::Done;
         };
         self.sessions.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
         // Before what it subscribes to.
@@ -172,6 +191,7 @@ impl Clients {
         }
         self.answer_connect(turn, session);
         self.drain_events(turn);
+        Handled::Done
     }
 
     /// A token that is not accepted: the client of a command is answered and may try again, any other is disconnected.
@@ -367,6 +387,18 @@ impl Clients {
         }
         let named = self.sessions.named_channels(turn.core, identity);
         self.compare_grants(turn, session, Some(&named));
+        let is_made_anew = |(channel, options): (&String, &auth::SubscribeOptions)| {
+            let grant = self.sessions.grants.get(session, channel);
+            turn.core.hub.is_of_connection(session, channel)
+                && self
+                    .sessions
+                    .claim(turn.core, session, channel)
+                    .is_ok_and(|claim| claim.is_overridden_anew(grant, options.overrides))
+        };
+        if named.iter().any(is_made_anew) {
+            // The client cannot subscribe to them by itself: it connects again.
+            return self.disconnect(turn, conn, &DisconnectCode::InsufficientState.into());
+        }
         let now = turn.now();
         for (channel, options) in &named {
             if let Some(info) = options.info.as_deref()
@@ -551,8 +583,8 @@ impl Turn<'_, '_> {
 fn check_names(identity: &Identity) -> Result<(), Disconnect<'static>> {
     let channels = identity.subscriptions.keys().map(String::as_str);
     let jti = identity.token.as_ref().and_then(|token| token.jti.as_deref());
-    match channels.chain([&*identity.user]).chain(jti).any(has_mark) {
-        true => Err(DisconnectCode::InvalidToken.with_reason("no name has U+0001")),
+    match channels.chain([&*identity.user]).chain(jti).any(has_control) {
+        true => Err(DisconnectCode::InvalidToken.with_reason(NO_CONTROL)),
         false => Ok(()),
     }
 }

@@ -17,7 +17,9 @@ use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
 
 use super::connect::one_line;
-use super::parts::{CapabilityTable, ForwardedTable, Grant, GrantToken, Grants, TokenFacts};
+use super::parts::{
+    CapabilityTable, ForwardedTable, Grant, GrantSource, GrantToken, Grants, TokenFacts,
+};
 use super::sessions::Sessions;
 use super::turn::Core;
 use crate::auth::OptionsOverride;
@@ -142,8 +144,9 @@ impl Claim<'_> {
                 let basis = self.may(Permission::Subscribe, false)?;
                 let mut entitlement = self.entitlement(&none, Allow::NONE, asked);
                 entitlement.subscribe.granted = basis == Basis::Capability;
+                let (source, overrides) = (GrantSource::Capability, none.overrides);
                 entitlement.grant =
-                    (basis != Basis::Rules).then_some(Grant { token: None, data: None });
+                    (basis != Basis::Rules).then_some(Grant { source, overrides, data: None });
                 return Ok(entitlement);
             }
             Source::Fallback => {
@@ -165,8 +168,7 @@ impl Claim<'_> {
             }
             Source::Token(given, token) => (given, Some(token)),
             Source::Decision(given, facts) => {
-                let joins = given.overrides.force_push_join_leave == Some(true);
-                (given, Some(GrantToken { facts, key: None, allow: Allow::NONE, joins }))
+                (given, Some(GrantToken { facts, key: None, allow: Allow::NONE }))
             }
             Source::Connection(given) => (given, None),
         };
@@ -178,14 +180,19 @@ impl Claim<'_> {
             None => {
                 entitlement.subscribe.of_connection = true;
                 entitlement.data = data;
+                let (source, overrides) = (GrantSource::Connection, given.overrides);
+                entitlement.grant =
+                    (!overrides.is_empty()).then_some(Grant { source, overrides, data: None });
             }
             Some(token) => {
                 // Of a decision for good nothing has to be compared again.
                 let is_kept = token.key.is_some()
                     || data.is_some()
                     || token.facts.expires()
-                    || entitlement.subscribe.join_leave_granted;
-                entitlement.grant = is_kept.then_some(Grant { token: Some(token), data });
+                    || entitlement.subscribe.join_leave_granted
+                    || !given.overrides.is_empty();
+                let (source, overrides) = (GrantSource::Token(token), given.overrides);
+                entitlement.grant = is_kept.then_some(Grant { source, overrides, data });
             }
         }
         Ok(entitlement)
@@ -233,10 +240,13 @@ impl Claim<'_> {
             // What its token had subscribed the client to was not its own wish, so that no rule keeps it.
             return SubscriberRights::NONE;
         }
-        let is_by_capability = grant.is_some_and(|grant| grant.token.is_none());
-        let joins = match (named.flatten(), grant.and_then(|grant| grant.token)) {
-            (Some(given), _) => given.overrides.force_push_join_leave == Some(true),
-            (None, Some(token)) => token.joins || token.allow.contains(Allow::PRESENCE),
+        let is_by_capability = grant.is_some_and(|grant| grant.source == GrantSource::Capability);
+        let overrides = named.flatten().map(|given| &given.overrides);
+        let overrides = overrides.or_else(|| Some(&grant?.overrides));
+        let pushes = overrides.is_some_and(|of| of.force_push_join_leave == Some(true));
+        let joins = match (named.flatten(), grant.and_then(Grant::token)) {
+            (Some(_), _) => pushes,
+            (None, Some(token)) => pushes || token.allow.contains(Allow::PRESENCE),
             // The server API, an app, or the connection's token, which is the same as before.
             (None, None) => basis.granted && !is_by_capability,
         };
@@ -253,6 +263,23 @@ impl Claim<'_> {
                 || self.capable.contains(Allow::PRESENCE)
                 || self.namespace.options.force_push_join_leave,
         }
+    }
+
+    /// Whether a new source of a subscription gives it other options than it was made with, so that it has to be made anew.
+    /// Joins and leaves that are not pushed any more end in place.
+    pub(super) fn is_overridden_anew(
+        &self,
+        grant: Option<&Grant>,
+        overrides: OptionsOverride,
+    ) -> bool {
+        let before = grant.map(|grant| grant.overrides).unwrap_or_default();
+        let [before, after] = [before, overrides].map(|of| of.apply(&self.namespace.options));
+        let of_subscription = |options: &ChannelOptions| {
+            let ChannelOptions { presence, join_leave, force_positioning, .. } = *options;
+            [presence, join_leave, force_positioning, options.force_recovery]
+        };
+        of_subscription(&before) != of_subscription(&after)
+            || after.force_push_join_leave && !before.force_push_join_leave
     }
 
     /// Whether the client has a permission, and what grants it.

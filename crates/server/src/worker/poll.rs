@@ -17,6 +17,7 @@ use dunlin_protocol::centrifuge::{CommandError, Error, ErrorCode, SubscribeReque
 use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
 use super::clients::Clients;
+use super::command_timer::CommandTimer;
 use super::connect::one_line;
 use super::key_wait::Unverified;
 use super::link::{NO_PARAMS, Peer, Role};
@@ -39,7 +40,7 @@ struct PollSubscription {
 }
 
 impl Clients {
-    /// Begins a poll. `credentials` is the token of the Authorization header, if there is one.
+    /// Begins a poll, and charges the time that takes. `credentials` is the token of the Authorization header, if there is one.
     pub(super) fn poll(
         &mut self,
         turn: &mut Turn<'_, '_>,
@@ -49,6 +50,19 @@ impl Clients {
         origin: Option<&str>,
     ) {
         turn.core.count(Metric::Polls);
+        let mut timer = CommandTimer::start(&turn.core.state);
+        let user = self.begin_poll_as(turn, conn, (query, credentials, origin));
+        let peer = turn.cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
+        turn.core.charge_time((user.as_deref().unwrap_or_default(), peer), timer.lap());
+    }
+
+    /// Returns whose poll it is, if its token says so.
+    fn begin_poll_as(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        (query, credentials, origin): (&str, Option<&str>, Option<&str>),
+    ) -> Option<String> {
         let config = &turn.core.settings.config;
         let limits = PollLimits {
             channels_max: config.limits.subscriptions_per_client_max as usize,
@@ -59,7 +73,8 @@ impl Clients {
         let request = match PollRequest::parse(query, &limits) {
             Ok(request) => request,
             Err(malformed) => {
-                return turn.answer_to(conn, origin, PlainResponse::error(400, malformed));
+                turn.answer_to(conn, origin, PlainResponse::error(400, malformed));
+                return None;
             }
         };
         let token =
@@ -70,50 +85,76 @@ impl Clients {
                 let temporary = matches!(&error, CommandError::Reply(error) if error.temporary);
                 let status = if temporary { 503 } else { 401 };
                 let answer = PlainResponse::error(status, error_text(error));
-                return turn.answer_to(conn, origin, answer);
+                turn.answer_to(conn, origin, answer);
+                return None;
             }
             Err(Unverified::KeyPending) => {
                 self.want_keys(turn.core);
                 let answer = PlainResponse::error(503, "the key of the token is being fetched");
-                return turn.answer_to(conn, origin, answer.header("Retry-After", "1"));
+                turn.answer_to(conn, origin, answer.header("Retry-After", "1"));
+                return None;
             }
         };
-        let mut subscriptions = Vec::with_capacity(request.channels.len());
-        for channel in &request.channels {
-            match self.poll_subscription(turn, conn, &identity, (&request, channel)) {
-                Ok(subscription) => subscriptions.push(subscription),
-                Err(error) => {
-                    let status = if error.code == 102 { 404 } else { 403 };
-                    let why = format!("channel {channel:?}: {}", error.message);
-                    return turn.answer_to(conn, origin, PlainResponse::error(status, why));
-                }
-            }
+        if let Err(refused) = self.try_poll(turn, conn, (query, &request, origin), &identity) {
+            turn.answer_to(conn, origin, refused);
         }
+        Some(identity.user)
+    }
+
+    /// Begins the poll of a client that is known, unless it is refused. What costs little is checked first.
+    fn try_poll(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        conn: ConnId,
+        (query, request, origin): (&str, &PollRequest<'_>, Option<&str>),
+        identity: &Identity,
+    ) -> Result<(), PlainResponse<'static>> {
         let user = &identity.user;
         let peer = turn.cx.data(conn).map_or(Peer::UNKNOWN, |link| link.peer);
-        let channels = || subscriptions.iter().map(|of| &*of.channel);
-        let wait_ms = turn.core.wait_to_begin(user, peer, channels());
+        let no_channel = |channel: &str, error: Error<'_>| {
+            let status = if error.code == 102 { 404 } else { 403 };
+            PlainResponse::error(status, format!("channel {channel:?}: {}", error.message))
+        };
+        let mut names = Vec::with_capacity(request.channels.len());
+        for channel in &request.channels {
+            let mut name = Cow::Borrowed(&**channel);
+            turn.core.qualify(user, &mut name).map_err(|error| no_channel(channel, error))?;
+            names.push(name);
+        }
+        let wait_ms = turn.core.wait_to_begin(user, peer, names.iter().map(|name| &**name));
         if wait_ms > 0 {
             let after_s = wait_ms.div_ceil(1000).to_string();
             let answer =
                 PlainResponse::error(429, "too many requests").header("Retry-After", &after_s);
-            return turn.answer_to(conn, origin, answer);
+            turn.answer_to(conn, origin, answer);
+            return Ok(());
+        }
+        let mut subscriptions = Vec::with_capacity(names.len());
+        for (channel, name) in request.channels.iter().zip(&names) {
+            match self.poll_subscription(turn, conn, identity, (request, channel, name)) {
+                Ok(subscription) => subscriptions.push(subscription),
+                Err(error) => {
+                    turn.core.charge_refused(user, peer);
+                    return Err(no_channel(channel, error));
+                }
+            }
         }
         if !turn.core.has_room_for(user) {
-            return turn.answer_to(conn, origin, PlainResponse::error(503, FULL));
+            turn.core.charge_refused(user, peer);
+            return Err(PlainResponse::error(503, FULL));
         }
-        if let Err(error) = self.sessions.check_barred(turn.core, &identity) {
+        if let Err(error) = self.sessions.check_barred(turn.core, identity) {
             turn.core.population_changed(user);
-            let answer = PlainResponse::error(401, error_text(error));
-            return turn.answer_to(conn, origin, answer);
+            return Err(PlainResponse::error(401, error_text(error)));
         }
-        turn.core.charge_subscriptions((None, user, peer), query.len(), channels());
-        let Some(session) = self.open_poll_session(turn, conn, &identity, peer) else {
+        let channels = subscriptions.iter().map(|of| &*of.channel);
+        turn.core.charge_subscriptions((None, user, peer), query.len(), channels);
+        let Some(session) = self.open_poll_session(turn, conn, identity, peer) else {
             turn.core.population_changed(user);
-            let answer = PlainResponse::error(503, "too many sessions; try again later");
-            return turn.answer_to(conn, origin, answer);
+            return Err(PlainResponse::error(503, "too many sessions; try again later"));
         };
-        self.begin_poll(turn, (conn, session), &identity, &request, (origin, subscriptions));
+        self.begin_poll(turn, (conn, session), identity, request, (origin, subscriptions));
+        Ok(())
     }
 
     /// The subscription of a poll to a channel that it may read, from where its cursor stands.
@@ -122,11 +163,9 @@ impl Clients {
         turn: &mut Turn<'_, '_>,
         conn: ConnId,
         identity: &Identity,
-        (request, channel): (&PollRequest<'_>, &str),
+        (request, channel, name): (&PollRequest<'_>, &str, &str),
     ) -> Result<PollSubscription, Error<'static>> {
         let user = &*identity.user;
-        let mut name = Cow::Borrowed(channel);
-        turn.core.qualify(user, &mut name)?;
         let since = match request.cursor.as_ref().map(|cursor| cursor.since(channel)) {
             None | Some(Since::Now) => None,
             Some(Since::Beginning) => Some(StreamPosition::default()),
@@ -138,7 +177,7 @@ impl Clients {
             recoverable: true,
             ..SubscribeOptions::default()
         };
-        let question = SubscribeRequest { channel: (&*name).into(), ..Default::default() };
+        let question = SubscribeRequest { channel: name.into(), ..Default::default() };
         let decided = match self.deciders.consult_at_once(
             turn,
             &self.sessions.forwarded,
@@ -151,14 +190,14 @@ impl Clients {
             ImmediateDecision::Denied => return Err(ErrorCode::PermissionDenied.into()),
             ImmediateDecision::Rules => None,
         };
-        let facts = self.sessions.decision_facts(turn, &name, None);
+        let facts = self.sessions.decision_facts(turn, name, None);
         let source = match &decided {
             Some(decided) => Source::Decision(decided, facts),
             None => Source::Client,
         };
         let entitlement =
-            self.sessions.claim_of(turn.core, identity, &name)?.entitle(source, asked)?;
-        Ok(PollSubscription { channel: Arc::from(&*name), since, entitlement })
+            self.sessions.claim_of(turn.core, identity, name)?.entitle(source, asked)?;
+        Ok(PollSubscription { channel: Arc::from(name), since, entitlement })
     }
 
     /// The session of a poll. `None`: there are too many.

@@ -263,7 +263,7 @@ impl Clients {
                     // From here on the decision's own timeout applies.
                     turn.cx.set_deadline(call.conn, None);
                 }
-                call.flow = turn.flow_of(call.conn, call.session);
+                call.flow = turn.flow_of(call.conn, Some(call.session));
                 let bytes_max = turn.core.waiting_bytes_max();
                 if let Err(call) = self.deciders.proxy_calls.insert(number, call, bytes_max) {
                     self.decide(turn, &call, Err(ProxyError::ShareFull));

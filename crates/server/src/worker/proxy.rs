@@ -126,7 +126,7 @@ impl Deciders {
     ) -> Result<(), (ProxyCall, ProxyError)> {
         let bytes_max = turn.core.waiting_bytes_max();
         let (conn, event, proxy) = (call.conn, call.event, Arc::clone(&call.proxy));
-        let flow = turn.flow_of(conn, call.session);
+        let flow = turn.flow_of(conn, Some(call.session));
         call.flow = flow;
         let Some(backends) = &mut self.backends else { return Err((call, ProxyError::Cancelled)) };
         let Some(view) = turn.core.hub.session(call.session) else {
@@ -372,23 +372,12 @@ impl Clients {
                 &uni
             }
         };
-        let user = &accepted.identity.user;
-        match self.sessions.verify_subscriptions(turn.core, user, request, encoding) {
-            Ok(tokens) => self.connect_as(turn, conn, id, request, (accepted, tokens)),
-            Err(Unverified::Refused(error)) => {
-                self.refuse_reserved(turn, (conn, id), session, error);
-            }
-            // The key will be known when the client reconnects.
-            Err(Unverified::KeyPending) => {
-                self.want_keys(turn.core);
-                let error = CommandError::Reply(ErrorCode::Internal.into());
-                self.refuse_reserved(turn, (conn, id), session, error);
-            }
-        }
+        // A session is reserved: nothing waits for a key.
+        let _ = self.connect_as(turn, conn, id, request, accepted);
     }
 
     /// Refuses a client for which a session was reserved.
-    fn refuse_reserved(
+    pub(super) fn refuse_reserved(
         &mut self,
         turn: &mut Turn<'_, '_>,
         (conn, id): (ConnId, Option<u32>),
@@ -531,8 +520,8 @@ impl Sessions {
 
 impl Turn<'_, '_> {
     /// Returns whose share of queues a client uses: its user's, or its address's while it has none.
-    pub(super) fn flow_of(&mut self, conn: ConnId, session: SessionId) -> u64 {
-        let user = self.core.hub.session(session).map_or("", |view| view.user);
+    pub(super) fn flow_of(&mut self, conn: ConnId, session: Option<SessionId>) -> u64 {
+        let user = session.and_then(|of| self.core.hub.session(of)).map_or("", |view| view.user);
         if !bare(user).is_empty() {
             return self.core.state.budgets.user(user).to_u64();
         }

@@ -10,7 +10,7 @@ use super::backends::BackendResult;
 use super::clients::Clients;
 use super::connect::one_line;
 use super::link::{Link, Role};
-use super::parts::{Grant, GrantKey, GrantToken, ProxyCall, TokenFacts};
+use super::parts::{Grant, GrantKey, GrantSource, GrantToken, ProxyCall, TokenFacts};
 use super::sessions::Sessions;
 use super::turn::{Core, Turn};
 use crate::auth::Allow;
@@ -247,10 +247,13 @@ impl Sessions {
         let expire_at_s = self.asked_at_s(turn.core, channel, expire_at_s);
         let facts = TokenFacts::of_proxy(now_s, expire_at_s);
         // The decision about its end leaves what the one about its beginning overrides.
-        let joins =
-            self.grants.get(session, channel).and_then(|of| of.token).is_none_or(|of| of.joins);
-        let token = GrantToken { facts, key: None, allow: Allow::NONE, joins };
-        self.grants.insert(session, channel, Grant { token: Some(token), data: None });
+        let before = self.grants.get(session, channel);
+        let mut overrides = before.map(|of| of.overrides).unwrap_or_default();
+        if before.and_then(Grant::token).is_none() {
+            overrides.force_push_join_leave = Some(true);
+        }
+        let source = GrantSource::Token(GrantToken { facts, key: None, allow: Allow::NONE });
+        self.grants.insert(session, channel, Grant { source, overrides, data: None });
     }
 }
 

@@ -174,6 +174,9 @@ impl Sessions {
             let until_ms = now_ms.saturating_add(token.bar_after_disconnect_ms);
             let max = token.revocations_max as usize;
             core.state.revocations.bar(facts.id, until_ms, now_ms, max);
+            if core.is_in_cluster() {
+                core.state.revocations.tell_others(facts.id, until_ms, max);
+            }
         }
     }
 }

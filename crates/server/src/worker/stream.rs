@@ -14,6 +14,7 @@ use dunlin_wire::websocket::handshake::{self, ServerConfig};
 use dunlin_wire::websocket::{Opcode, encode_close, encode_frame};
 
 use super::clients::Clients;
+use super::command_timer::CommandTimer;
 use super::key_wait::Handled;
 use super::link::Role;
 use super::reply::{PlainResponse, permission};
@@ -137,6 +138,7 @@ impl Clients {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
                 turn.core.count(Metric::Commands);
+                let mut timer = CommandTimer::start(&turn.core.state);
                 if self.connect(turn, conn, None, &connect, said) == Handled::AwaitsKey {
                     if let Some(ready_ms) = self.await_key(turn, conn, said) {
                         self.hold_back(turn, conn, said.to_vec().into(), ready_ms);
@@ -144,7 +146,8 @@ impl Clients {
                     return;
                 }
                 // No further command follows that could be delayed; the wait applies to the next connect.
-                let work = Work { commands: 1, bytes: said.len() as u64, ..Work::default() };
+                let (bytes, spent_ns) = (said.len() as u64, timer.lap());
+                let work = Work { commands: 1, bytes, spent_ns, ..Work::default() };
                 let _ = turn.charge_request(conn, None, work);
             }
             Err(malformed) => {

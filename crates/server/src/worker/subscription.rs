@@ -10,7 +10,7 @@ use dunlin_protocol::centrifuge::{
 use super::clients::Clients;
 use super::connect::one_line;
 use super::key_wait::Unverified;
-use super::parts::{Grant, GrantKey, GrantToken, TokenFacts};
+use super::parts::{Grant, GrantKey, GrantSource, GrantToken, TokenFacts};
 use super::permission::Source;
 use super::sessions::Sessions;
 use super::turn::{Core, Turn};
@@ -94,7 +94,12 @@ impl Clients {
                 }
                 error => error,
             })?;
-        self.sessions.grants.insert(session, channel, Grant { token: Some(token), data: None });
+        let overrides = subscription.options.overrides;
+        let is_made_anew = self.sessions.claim(turn.core, session, channel).is_ok_and(|claim| {
+            claim.is_overridden_anew(self.sessions.grants.get(session, channel), overrides)
+        });
+        let source = GrantSource::Token(token);
+        self.sessions.grants.insert(session, channel, Grant { source, overrides, data: None });
         self.compare_grants(turn, session, None);
         if let Some(info) = subscription.options.info.as_deref() {
             let now = turn.now();
@@ -102,6 +107,10 @@ impl Clients {
         }
         let ttl_s = self.sessions.grants.ttl_s(session, channel, turn.core.clock.now());
         turn.core.reply(session, id, &Reply::SubRefresh { ttl_s });
+        if is_made_anew && turn.core.hub.is_subscribed(session, channel) {
+            let code = UnsubscribeCode::Insufficient;
+            self.end_subscriptions(turn, vec![(session, channel.into())], code.code(), code.text());
+        }
         Ok(())
     }
 
@@ -204,9 +213,8 @@ impl Sessions {
             return Err(CommandError::Reply(ErrorCode::Expired.into()).into());
         }
         let facts = TokenFacts::new(id, token.issued_at_s, subscription.expire_at_s);
-        let joins = subscription.options.overrides.force_push_join_leave == Some(true);
         let (key, allow) = (Some(subscription.key), subscription.allow);
-        Ok((subscription, GrantToken { facts, key, allow, joins }))
+        Ok((subscription, GrantToken { facts, key, allow }))
     }
 
     /// Whether subscriptions have expired, so that the worker must not sleep.

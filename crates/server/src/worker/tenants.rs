@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dunlin_hub::tenant::{self, MARK, has_mark};
+use dunlin_hub::tenant::{self, MARK, NO_CONTROL, has_control};
 use dunlin_hub::{ChannelSummary, Info, SessionId};
 use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{DisconnectCode, Error, ErrorCode, Request};
@@ -46,7 +46,7 @@ impl Core<'_> {
         user: &str,
         channel: &mut Cow<'_, str>,
     ) -> Result<(), Error<'static>> {
-        if has_mark(channel) {
+        if has_control(channel) {
             return Err(ErrorCode::UnknownChannel.into());
         }
         if let Some(tenant) = tenant::split(user).0 {
@@ -218,7 +218,7 @@ impl Api {
     /// Replaces the names in an API command by internal names.
     ///
     /// # Errors
-    /// A name has the mark of tenants, or a former tenant of this name is still being removed.
+    /// A name has a control character, or a former tenant of this name is still being removed.
     pub(super) fn admit_request(
         &self,
         call: CallId,
@@ -233,8 +233,8 @@ impl Api {
                 Err(ApiErrorCode::Internal.with_reason(why))
             }
             tenant => request.names(|name| {
-                if has_mark(name) {
-                    return Err(ApiErrorCode::BadRequest.with_reason("no name has U+0001"));
+                if has_control(name) {
+                    return Err(ApiErrorCode::BadRequest.with_reason(NO_CONTROL));
                 }
                 if let Some(tenant) = tenant {
                     *name = Cow::Owned(tenant.qualify(name));

@@ -26,6 +26,9 @@ pub(super) struct Attack {
     pub(super) run: fn(&AttackPlan) -> u64,
     /// What it takes from others beside their messages, if it is that.
     pub(super) takes: Option<Service>,
+    /// A metric, and the least of it near the attack's end, in every build that can be attacked: with less, the attack was none and
+    /// shows nothing.
+    pub(super) effect: Option<(&'static str, u64)>,
 }
 
 macro_rules! attacks {
@@ -35,8 +38,15 @@ macro_rules! attacks {
     };
 }
 
-const NOTHING: Attack =
-    Attack { name: "", what: "", limits: "", other: |_| Ok(()), run: |_| 0, takes: None };
+const NOTHING: Attack = Attack {
+    name: "",
+    what: "",
+    limits: "",
+    other: |_| Ok(()),
+    run: |_| 0,
+    takes: None,
+    effect: None,
+};
 
 attacks! {
     "frame", one_frame, "45,000 publishes in one frame, to everybody's channel";
@@ -46,11 +56,13 @@ attacks! {
     "history", history, "one publisher fills a history that is larger than all may be";
     "histories", histories, "one publisher fills a thousand histories";
     "large-messages", large_messages, "clients publish messages of 50 kB to ever new names, each a history",
-        limits: "history_bytes_max = 8_388_608";
-    "filters", filters, "clients with subscriptions to large filters", other: subscribes_with_filters;
+        limits: "history_bytes_max = 8_388_608", effect: Some(("dunlin_history_bytes", 4 << 20));
+    "filters", filters, "clients with subscriptions to large filters", other: subscribes_with_filters,
+        effect: Some(("dunlin_filter_bytes", 1 << 20));
     "refusals", refusals, "clients beyond their quota of channels, refused again and again",
-        limits: "channels_per_user_max = 4_000";
-    "refused-batch", refused_batch, "batches of 4 MB of commands that are refused";
+        limits: "channels_per_user_max = 4_000", effect: Some(("dunlin_client_command_errors_total", 1_000));
+    "refused-batch", refused_batch, "batches of 4 MB of commands that are refused",
+        effect: Some(("dunlin_api_errors_total", 1));
     "keys", keys, "idempotency keys of 3 MB";
     "bodies", bodies, "bodies of 4 MB without an API key, never finished";
     "frames", half_frames, "halves of WebSocket messages";
@@ -63,9 +75,12 @@ attacks! {
     "emulation", emulation, "commands of an HTTP stream by /emulation";
     "garbage", garbage, "everything that is no HTTP and no WebSocket";
     "guesses", guesses, "API keys guessed";
-    "meta", large_meta, "publishes that an expression over 10 kB of meta decides";
-    "calls", calls, "50 connections of a user call a slow backend", takes: Some(Service::Calls);
-    "events", events, "a user subscribes and unsubscribes beside a slow webhook", takes: Some(Service::Events);
+    "meta", large_meta, "publishes that an expression over 10 kB of meta decides",
+        effect: Some(("dunlin_publications_received_total", 1_000));
+    "calls", calls, "50 connections of a user call a slow backend", takes: Some(Service::Calls),
+        effect: Some(("dunlin_proxy_calls_total", 200));
+    "events", events, "a user subscribes and unsubscribes beside a slow webhook", takes: Some(Service::Events),
+        effect: Some(("dunlin_webhook_events_emitted_total", 2_000));
 }
 
 /// Returns a client's commands, one per line, each with its own id.

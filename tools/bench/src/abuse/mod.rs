@@ -182,6 +182,9 @@ struct Row {
     /// Why another client could not do what it wanted meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     other_failure: Option<String>,
+    /// Why the attack was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<String>,
     holds: bool,
     /// Whether latency and memory meet their targets too.
     meets: bool,
@@ -278,7 +281,10 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
         });
         let other = scope.spawn(|| {
             std::thread::sleep(LEAD + options.time.mul_f64(OTHER_AT));
-            (attack.other)(&plan)
+            let other = (attack.other)(&plan);
+            // In a short run the server has not published all figures yet.
+            let effect = attack.effect.filter(|_| !options.short);
+            (other, effect.and_then(|effect| without_effect(dunlin, options.scale, effect)))
         });
         let arrivals = ordinary.publish().and_then(|published| published.finish());
         let (done, other) = (attacker.join(), other.join());
@@ -287,7 +293,7 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     });
     let panicked = |_| Error::new("a thread of the attack panicked");
     let (done, health) = (done.map_err(panicked)?, health.map_err(panicked)?);
-    let other = other.map_err(panicked)?;
+    let (other, idle) = other.map_err(panicked)?;
     let victims = match (calm_victims, beside) {
         (Some(calm), Some(beside)) => {
             let (_, _, calm_p99_us) = calm.map_err(panicked)?;
@@ -331,11 +337,14 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
         victims,
         failure,
         other_failure: other.err().map(|why| why.to_string()),
+        idle,
         meets: false,
         beside: None,
     };
     row.holds &= row.health.failed == 0
+        && row.health.asked > 0
         && row.other_failure.is_none()
+        && row.idle.is_none()
         && row.history_kept
         && row.peak_bytes <= (before_bytes + MEMORY_BYTES_MAX) / 10 * 11;
     row.holds &= row.victims.as_ref().is_none_or(|victims| victims.served == victims.asked);
@@ -355,11 +364,28 @@ fn is_alike(p99_us: f64, calm_p99_us: f64) -> bool {
 
 /// Returns the bytes of the server's histories.
 fn kept_bytes(dunlin: &Dunlin) -> Result<u64, Error> {
+    metric(dunlin, "dunlin_history_bytes")
+}
+
+/// Returns why an attack of this scale had no effect on a metric, if it has not the least that the attack causes.
+fn without_effect(dunlin: &Dunlin, scale: f64, (name, least): (&str, u64)) -> Option<String> {
+    let least = (least as f64 * scale.min(1.0)).max(1.0) as u64;
+    match metric(dunlin, name) {
+        Ok(value) if value >= least => None,
+        Ok(value) => Some(format!("the attack was none: {name} is {value}, not {least} or more")),
+        Err(error) => Some(format!("{name} cannot be read: {error}")),
+    }
+}
+
+/// Returns the sum of a metric of the server, over workers.
+fn metric(dunlin: &Dunlin, name: &str) -> Result<u64, Error> {
     let mut admin = dunlin.admin_client()?;
     admin.call("GET", "/metrics", "", b"")?;
     let metrics = String::from_utf8_lossy(admin.body());
-    let gauges = metrics.lines().filter(|line| line.starts_with("dunlin_history_bytes"));
-    Ok(gauges.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+    let samples = metrics
+        .lines()
+        .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
+    Ok(samples.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
 fn subscribers(options: &Abuse, target: &Target, time: Duration) -> Result<Subscribers, Error> {
@@ -453,7 +479,7 @@ impl Row {
             self.health.asked,
             self.health.longest_ms,
             if self.history_kept { "kept" } else { "LOST" },
-            [&self.failure, &self.other_failure]
+            [&self.failure, &self.other_failure, &self.idle]
                 .into_iter()
                 .flatten()
                 .map(|why| format!("; {why}"))

@@ -281,6 +281,30 @@ fn position_check_of_a_channel_at_rest_is_rare_and_finds_a_lost_last_publication
     assert_eq!(fleet.nodes[1].read(readers[7]), "pub c7 1 last\n");
 }
 
+/// The figures of docs/operating/engines.md.
+#[test]
+fn position_checks_of_a_hundred_thousand_channels_at_rest_are_some_sixty_requests_an_interval() {
+    const INTERVALS: u64 = 4;
+    let mut fleet = Fleet::new(1, 1);
+    let options = with_history();
+    for at in 0..1_000 {
+        let reader = fleet.nodes[0].open(0, "");
+        for channel in 0..100 {
+            let channel = format!("c{at}-{channel}");
+            fleet.subscribe(0, reader, &channel, &options, FRESH()).unwrap();
+        }
+    }
+    let mut pass = |intervals: u64| {
+        (0..intervals * 50).for_each(|_| fleet.pass(CONFIG.position_check_ms / 50));
+        (fleet.positions_read as u64, fleet.position_requests as u64)
+    };
+    let before = pass(8);
+    let after = pass(INTERVALS);
+    let [positions, requests] = [after.0 - before.0, after.1 - before.1].map(|of| of / INTERVALS);
+    assert!((24_000..=26_500).contains(&positions), "{positions} positions an interval");
+    assert!((49..=70).contains(&requests), "{requests} requests an interval");
+}
+
 #[test]
 fn idle_channels_are_checked_together() {
     let mut fleet = Fleet::new(1, 1);

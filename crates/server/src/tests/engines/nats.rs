@@ -76,6 +76,44 @@ fn clients_of_a_nats_whose_stream_was_purged_are_unsubscribed_once() {
     });
 }
 
+/// The number of requests to JetStream's API that the server counts.
+fn requests(nats: &Nats) -> u64 {
+    let mut stream = TcpStream::connect(nats.addr).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let ask = "SUB answers 1\r\nPUB $JS.API.INFO answers 0\r\n\r\n";
+    write!(stream, "CONNECT {{\"verbose\":false}}\r\n{ask}").unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let info = lines.find(|line| line.contains("account_info_response")).unwrap();
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    info["api"]["total"].as_u64().unwrap()
+}
+
+/// Each worker asks once for hundreds of channels, while nothing is stored.
+#[test]
+fn position_check_of_channels_at_rest_costs_nats_a_request_for_hundreds_of_them() {
+    const CHANNELS: u64 = 200;
+    const INTERVAL_MS: u64 = 1_000;
+    let nats = Nats::start();
+    let engine = Engine { position_check_ms: INTERVAL_MS, ..nats.engine() };
+    let node = node_on(1, engine);
+    let subs: serde_json::Map<_, _> =
+        (0..CHANNELS).map(|at| (format!("room{at}"), serde_json::json!({}))).collect();
+    let subs = serde_json::json!({ "subs": subs }).to_string();
+    let mut listener = Listener::connect_to(node.address, &subs).0;
+    let pass =
+        |intervals| std::thread::sleep(std::time::Duration::from_millis(intervals * INTERVAL_MS));
+    pass(7);
+    let (before, since) = (requests(&nats), Instant::now());
+    pass(8);
+    let rounds = since.elapsed().as_millis() as u64 / INTERVAL_MS + 1;
+    let per_round = (requests(&nats) - before) as f64 / rounds as f64;
+    // Of two workers; probes are few.
+    assert!((0.1..=6.0).contains(&per_round), "{per_round} requests for {CHANNELS} channels");
+    publish(&node, "room7", 1);
+    let push = std::iter::from_fn(|| listener.next()).find(|push| push["pub"].is_object()).unwrap();
+    assert_eq!(push["pub"]["data"], 1, "{push}");
+}
+
 #[test]
 fn a_nats_without_jetstream_is_named_and_the_rest_goes_on() {
     let plain = Nats::start(&[], "");

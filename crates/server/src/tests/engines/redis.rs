@@ -136,6 +136,27 @@ fn publications_beyond_what_may_wait_are_refused_and_another_engine_goes_on() {
     publish(&cluster, "news", 2);
 }
 
+/// Regression: a second signal cut the connection of a call that waited.
+#[test]
+fn call_without_an_answer_is_answered_when_the_server_stops() {
+    let redis = Redis::start(&[]);
+    let mut cluster = Cluster::start_with(1, |config| super::on_redis(config, redis.addr));
+    ready(&cluster);
+    redis.signal(Signal::STOP);
+    let body = json!({"channel": "news", "data": 1}).to_string();
+    let mut stream = TcpStream::connect(cluster.address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let head = "POST /api/publish HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close";
+    write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let waits = || cluster.state.counters[0].get(crate::metrics::Metric::ApiCommands) > 0;
+    until("it is never begun", waits);
+    cluster.send(0, crate::message::bus::BusMessage::Stop);
+    let answer = std::io::read_to_string(stream).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("the server stops before there is an answer"), "{answer}");
+    redis.signal(Signal::CONT);
+}
+
 #[test]
 fn a_redis_that_may_evict_is_named_and_serves() {
     let redis = Redis::start(&["--maxmemory", "1gb", "--maxmemory-policy", "volatile-ttl"]);

@@ -11,7 +11,7 @@ use super::call_rest::{BroadcastRest, CallRest, RestCommands};
 use super::{CommandPlace, FastMap};
 use crate::api::{
     ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method, NodeFacts, UnknownFields,
-    write_batch, write_legacy, write_response,
+    too_long, write_batch, write_legacy, write_response,
 };
 use crate::limits::budget::{BudgetKey, Rates};
 use crate::program::OnResponse;
@@ -521,14 +521,19 @@ impl AnsweredCall {
         let commands = &mut self.commands;
         match self.form {
             CallForm::Single | CallForm::Cluster { .. } => {
-                let answer = commands[0].take_answer();
+                let mut answer = commands[0].take_answer();
+                write_response(&mut body, &answer, facts, bytes_max);
+                if answer.is_ok() && body.len() > bytes_max {
+                    answer = Err(too_long(bytes_max));
+                    body.clear();
+                    write_response(&mut body, &answer, facts, bytes_max);
+                }
                 if let Err(error) = &answer {
                     status = match self.errors_as_status {
                         true => error.transport_status(),
                         false => error.status(),
                     };
                 }
-                write_response(&mut body, &answer, facts, bytes_max);
             }
             CallForm::Batch => {
                 let replies: Vec<_> =

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use dunlin_net::ConnId;
 
 use super::FastMap;
+use super::flow_bytes::FlowBytes;
 
 /// The `ready_ms` of commands that wait for the answer of a backend.
 pub(crate) const ONCE_ANSWERED: u64 = u64::MAX;
@@ -18,7 +19,7 @@ pub(crate) struct Backlogs {
     of: FastMap<u64, Backlog>,
     /// One valid entry for each backlog; entries of removed backlogs are skipped.
     ready: BinaryHeap<Reverse<(u64, u64)>>,
-    bytes: usize,
+    bytes: FlowBytes,
     /// When the earliest timer fires.
     timer_ms: Option<u64>,
     /// Connections whose token's key is being fetched.
@@ -27,6 +28,8 @@ pub(crate) struct Backlogs {
 
 struct Backlog {
     frames: Frames,
+    /// Its user or address.
+    flow: u64,
     ready_ms: u64,
 }
 
@@ -67,31 +70,31 @@ impl Backlogs {
         !self.of.is_empty() && self.of.contains_key(&conn.to_u64())
     }
 
-    /// Stores the remaining commands of a connection until `ready_ms`. Returns `false` if more than `bytes_max` would wait in
-    /// all.
+    /// Stores the remaining commands of a connection, of a user or address `flow`, until `ready_ms`. Returns `false` if there is no
+    /// room for them in `bytes_max`: [`FlowBytes::add`].
     #[must_use]
     pub(crate) fn insert(
         &mut self,
-        conn: ConnId,
+        (conn, flow): (ConnId, u64),
         frames: Frames,
         ready_ms: u64,
         bytes_max: usize,
     ) -> bool {
-        if self.bytes + frames.bytes.len() > bytes_max {
+        if !self.bytes.add(flow, frames.bytes.len(), bytes_max) {
             return false;
         }
-        self.bytes += frames.bytes.len();
         if ready_ms != ONCE_ANSWERED {
             self.ready.push(Reverse((ready_ms, conn.to_u64())));
         }
-        if let Some(replaced) = self.of.insert(conn.to_u64(), Backlog { frames, ready_ms }) {
-            self.bytes -= replaced.frames.bytes.len();
+        let backlog = Backlog { frames, flow, ready_ms };
+        if let Some(replaced) = self.of.insert(conn.to_u64(), backlog) {
+            self.bytes.release(replaced.flow, replaced.frames.bytes.len());
         }
         true
     }
 
     /// Appends a separator and a frame to a connection's backlog. Returns `false` if there is none, if it would exceed `own_max`,
-    /// or if more than `bytes_max` would wait in all.
+    /// or if there is no room for it in `bytes_max`.
     #[must_use]
     pub(crate) fn append(
         &mut self,
@@ -103,12 +106,13 @@ impl Backlogs {
     ) -> bool {
         let Some(backlog) = self.of.get_mut(&conn.to_u64()) else { return false };
         let added = separator.len() + frame.len();
-        if backlog.frames.rest().len() + added > own_max || self.bytes + added > bytes_max {
+        if backlog.frames.rest().len() + added > own_max
+            || !self.bytes.add(backlog.flow, added, bytes_max)
+        {
             return false;
         }
         backlog.frames.bytes.extend_from_slice(separator);
         backlog.frames.bytes.extend_from_slice(frame);
-        self.bytes += added;
         true
     }
 
@@ -172,7 +176,7 @@ impl Backlogs {
             return None;
         }
         let backlog = self.of.remove(&conn.to_u64())?;
-        self.bytes -= backlog.frames.bytes.len();
+        self.bytes.release(backlog.flow, backlog.frames.bytes.len());
         if self.of.is_empty() {
             (self.of, self.ready) = Default::default();
         }
@@ -208,6 +212,11 @@ mod tests {
         ConnId::from_u64(number)
     }
 
+    /// A connection of a user of its own.
+    fn at(number: u64) -> (ConnId, u64) {
+        (conn(number), number)
+    }
+
     fn frames(text: &[u8]) -> Frames {
         text.to_vec().into()
     }
@@ -231,7 +240,7 @@ mod tests {
     fn who_waits_for_a_key_goes_on_once_keys_were_fetched_and_only_so_many_wait() {
         let mut backlogs = Backlogs::default();
         assert!(!backlogs.awaits_keys() && backlogs.await_key(conn(1)) && backlogs.awaits_keys());
-        assert!(backlogs.insert(conn(1), frames(b"a"), 1_000, 10));
+        assert!(backlogs.insert(at(1), frames(b"a"), 1_000, 10));
         assert!(!backlogs.is_ready(20));
         backlogs.handle_keys(20);
         assert!(!backlogs.awaits_keys());
@@ -244,12 +253,12 @@ mod tests {
     #[test]
     fn what_waits_goes_on_in_order_and_is_bounded() {
         let mut backlogs = Backlogs::default();
-        assert!(backlogs.insert(conn(1), frames(b"a"), 30, 10));
-        assert!(backlogs.insert(conn(2), frames(b"b"), 20, 10));
+        assert!(backlogs.insert(at(1), frames(b"a"), 30, 10));
+        assert!(backlogs.insert(at(2), frames(b"b"), 20, 10));
         assert!(backlogs.append(conn(1), b"\n", b"c", 3, 10));
         assert!(!backlogs.append(conn(1), b"\n", b"d", 3, 10), "of one connection");
         assert!(!backlogs.append(conn(2), b"\n", b"1234567", 99, 10), "of all");
-        assert!(!backlogs.insert(conn(3), frames(b"1234567"), 0, 10));
+        assert!(!backlogs.insert(at(3), frames(b"1234567"), 0, 10));
         assert!(!backlogs.append(conn(4), b"\n", b"", 9, 10), "nothing waits of this one");
         assert_eq!(backlogs.arm_timer(0), Some(20));
         assert_eq!(backlogs.arm_timer(5), None, "it is set");
@@ -258,18 +267,31 @@ mod tests {
         assert_eq!(backlogs.take_ready(20), [(conn(2), frames(b"b"))]);
         assert_eq!(backlogs.arm_timer(20), Some(10));
         assert_eq!(backlogs.take_ready(30), [(conn(1), frames(b"a\nc"))]);
-        assert_eq!((backlogs.bytes, backlogs.is_ready(99)), (0, false));
+        assert_eq!((backlogs.bytes.all(), backlogs.is_ready(99)), (0, false));
+    }
+
+    /// Regression: connections of one user filled what all may have waiting, and others were disconnected.
+    #[test]
+    fn commands_of_a_user_that_wait_leave_room_for_those_of_others() {
+        let mut backlogs = Backlogs::default();
+        let own = (0..20)
+            .filter(|number| backlogs.insert((conn(*number), 7), frames(&[b'x'; 10]), 30, 100))
+            .count();
+        assert_eq!(own, 5, "however many connections they come over");
+        assert!(!backlogs.append(conn(0), b"\n", b"x", 99, 100));
+        assert!(backlogs.insert((conn(30), 8), frames(&[b'x'; 10]), 30, 100));
+        assert!(backlogs.append(conn(30), b"\n", b"x", 99, 100));
     }
 
     #[test]
     fn what_waits_for_an_answer_goes_on_with_it_and_not_before() {
         let mut backlogs = Backlogs::default();
-        assert!(backlogs.insert(conn(1), b"a".to_vec().into(), ONCE_ANSWERED, 10));
+        assert!(backlogs.insert(at(1), b"a".to_vec().into(), ONCE_ANSWERED, 10));
         assert_eq!((backlogs.arm_timer(5), backlogs.take_ready(u64::MAX)), (None, vec![]));
         backlogs.wake(conn(1), 7);
         backlogs.wake(conn(1), 8);
         assert_eq!(backlogs.take_ready(7), [(conn(1), b"a".to_vec().into())]);
-        assert!(backlogs.insert(conn(1), b"b".to_vec().into(), 30, 10));
+        assert!(backlogs.insert(at(1), b"b".to_vec().into(), 30, 10));
         backlogs.wake(conn(1), 9);
         assert!(!backlogs.is_ready(29), "this one waits for its budget");
     }
@@ -277,8 +299,8 @@ mod tests {
     #[test]
     fn a_connection_that_closes_takes_its_commands_along() {
         let mut backlogs = Backlogs::default();
-        assert!(backlogs.insert(conn(1), frames(b"a"), 5, 10));
-        assert!(backlogs.insert(conn(2), Frames::default(), 7, 10));
+        assert!(backlogs.insert(at(1), frames(b"a"), 5, 10));
+        assert!(backlogs.insert(at(2), Frames::default(), 7, 10));
         assert!(backlogs.contains(conn(2)));
         backlogs.remove(conn(1));
         assert!(!backlogs.contains(conn(1)));

@@ -6,15 +6,27 @@ use std::sync::Arc;
 use dunlin_hub::{Now, SessionId};
 
 use super::{FastMap, TokenFacts};
-use crate::auth::Allow;
+use crate::auth::{Allow, OptionsOverride};
 
 /// What a subscription is based on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// The subscription's own token; `None`: a capability of the connection's token, or an expression, grants it.
-    pub(crate) token: Option<GrantToken>,
+    pub(crate) source: GrantSource,
+    /// The channel options that its source overrides.
+    pub(crate) overrides: OptionsOverride,
     /// Data for the client as raw JSON, until the subscription is answered.
     pub(crate) data: Option<Box<[u8]>>,
+}
+
+/// Who grants a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantSource {
+    /// A capability of the connection's token, or an expression.
+    Capability,
+    /// The connection's token or connect proxy names the channel. Kept only for what it overrides.
+    Connection,
+    /// The subscription's own token, or the decision of a backend.
+    Token(GrantToken),
 }
 
 /// A subscription token, or the decision of a backend.
@@ -26,17 +38,22 @@ pub(crate) struct GrantToken {
     pub(crate) key: Option<u64>,
     /// What the client may do in the channel while it is subscribed.
     pub(crate) allow: Allow,
-    /// Whether it overrides the channel so that the client is sent joins and leaves.
-    pub(crate) joins: bool,
 }
 
 impl Grant {
+    pub(crate) fn token(&self) -> Option<GrantToken> {
+        match self.source {
+            GrantSource::Token(token) => Some(token),
+            GrantSource::Capability | GrantSource::Connection => None,
+        }
+    }
+
     fn is_by_backend(&self) -> bool {
-        self.token.is_some_and(|token| token.key.is_none())
+        self.token().is_some_and(|token| token.key.is_none())
     }
 
     fn expire_at_s(&self) -> Option<u64> {
-        self.token?.facts.expire_at_s()
+        self.token()?.facts.expire_at_s()
     }
 }
 
@@ -99,7 +116,7 @@ impl Grants {
 
     /// Returns the whole seconds until the subscription expires, as sent to the client; 0: never.
     pub(crate) fn ttl_s(&self, session: SessionId, channel: &str, now: Now) -> u32 {
-        let token = self.get(session, channel).and_then(|grant| grant.token);
+        let token = self.get(session, channel).and_then(Grant::token);
         token.map_or(0, |token| token.facts.ttl_s(now))
     }
 
@@ -140,13 +157,13 @@ impl Grants {
         &self,
         is_such: impl Fn(SessionId, &TokenFacts) -> bool,
     ) -> Vec<GrantKey> {
-        self.places(|session, _, grant| grant.token.is_some_and(|of| is_such(session, &of.facts)))
+        self.places(|session, _, grant| grant.token().is_some_and(|of| is_such(session, &of.facts)))
     }
 
     /// Returns the subscriptions based on a key for which `keeps` is false, by a scan of all.
     pub(crate) fn without_key(&self, keeps: impl Fn(&str, u64) -> bool) -> Vec<GrantKey> {
         self.places(|_, channel, grant| {
-            grant.token.is_some_and(|token| token.key.is_some_and(|key| !keeps(channel, key)))
+            grant.token().is_some_and(|token| token.key.is_some_and(|key| !keeps(channel, key)))
         })
     }
 
@@ -157,14 +174,14 @@ impl Grants {
         is_it: impl Fn(Option<u64>) -> bool,
     ) -> Vec<GrantKey> {
         let grants = self.of.get(&of).into_iter().flatten();
-        let issued =
-            grants.filter(|(_, of)| of.token.is_some_and(|token| is_it(token.facts.issued_at_s())));
+        let issued = grants
+            .filter(|(_, of)| of.token().is_some_and(|token| is_it(token.facts.issued_at_s())));
         issued.map(|(channel, _)| (of, Arc::clone(channel))).collect()
     }
 
     /// Returns what the subscription's token allows in the channel.
     pub(crate) fn allow(&self, session: SessionId, channel: &str) -> Allow {
-        let token = self.get(session, channel).and_then(|grant| grant.token);
+        let token = self.get(session, channel).and_then(Grant::token);
         token.map_or(Allow::NONE, |token| token.allow)
     }
 
@@ -198,7 +215,8 @@ mod tests {
     fn grant(id: u64, expire_at_s: Option<u64>) -> Grant {
         let facts = TokenFacts::new(TokenId(id), Some(7), expire_at_s);
         Grant {
-            token: Some(GrantToken { facts, key: Some(id), allow: Allow::HISTORY, joins: false }),
+            source: GrantSource::Token(GrantToken { facts, key: Some(id), allow: Allow::HISTORY }),
+            overrides: OptionsOverride::default(),
             data: None,
         }
     }
@@ -241,7 +259,8 @@ mod tests {
         assert_eq!(grants.with_tokens(|_, token| token.id == TokenId(1)), a());
         assert_eq!(grants.without_key(|_, key| key == 2), a());
         assert_eq!(grants.issued(session(1), |at| at == Some(7)).len(), 2);
-        grants.insert(session(1), "c", Grant { token: None, data: None });
+        let (source, overrides) = (GrantSource::Capability, OptionsOverride::default());
+        grants.insert(session(1), "c", Grant { source, overrides, data: None });
         assert_eq!(grants.allow(session(1), "a"), Allow::HISTORY);
         assert_eq!(grants.allow(session(1), "c"), Allow::NONE);
         assert_eq!(grants.expire(u64::MAX, 0, 9), []);

@@ -538,7 +538,7 @@ mod tests {
         assert_eq!(poll.channels[0].cursor(), at(5));
     }
 
-    /// Regression: a cursor that was repeated was sealed once more, and the poll after it told of a gap where nothing was missed.
+    /// Regression: a cursor that was repeated was sealed once more, and the poll after it reported a gap where nothing was missed.
     #[test]
     fn poll_with_a_repeated_sealed_cursor_has_no_gap() {
         let cursor = sealed("quiet", at(5));

@@ -9,6 +9,7 @@ use dunlin_net::http::Headers;
 use dunlin_protocol::centrifuge::Request;
 
 use super::FastMap;
+use super::flow_bytes::FlowBytes;
 use crate::namespace::meta::Meta;
 use crate::proxy::Event;
 
@@ -43,9 +44,8 @@ pub(crate) struct ProxyCalls {
     calls: FastMap<u64, ProxyCall>,
     of: FastMap<u64, Vec<u64>>,
     last: u64,
-    /// Bytes of the stored frames, in all and by user or address.
-    bytes: usize,
-    bytes_of: FastMap<u64, usize>,
+    /// Bytes of the stored frames.
+    bytes: FlowBytes,
 }
 
 impl ProxyCalls {
@@ -63,23 +63,15 @@ impl ProxyCalls {
     /// Stores a call.
     ///
     /// # Errors
-    /// Returns the call if more than `bytes_max` would be stored, or its user or address would have more than there is room for
-    /// others: one alone may have half of `bytes_max`.
+    /// Returns the call if there is no room for it in `bytes_max`: [`FlowBytes::add`].
     pub(crate) fn insert(
         &mut self,
         number: u64,
         call: ProxyCall,
         bytes_max: usize,
     ) -> Result<(), ProxyCall> {
-        let of_flow = self.bytes_of.get(&call.flow).copied().unwrap_or(0);
-        let is_first = of_flow == 0;
-        let room = bytes_max.saturating_sub(self.bytes);
-        if call.frame.len() > room || !is_first && of_flow + call.frame.len() > room {
+        if !self.bytes.add(call.flow, call.frame.len(), bytes_max) {
             return Err(call);
-        }
-        self.bytes += call.frame.len();
-        if !call.frame.is_empty() {
-            self.bytes_of.insert(call.flow, of_flow + call.frame.len());
         }
         self.of.entry(call.conn.to_u64()).or_default().push(number);
         self.calls.insert(number, call);
@@ -101,7 +93,7 @@ impl ProxyCalls {
     /// Removes a call that is answered, or was not sent.
     pub(crate) fn take(&mut self, number: u64) -> Option<ProxyCall> {
         let call = self.calls.remove(&number)?;
-        self.release(call.flow, call.frame.len());
+        self.bytes.release(call.flow, call.frame.len());
         if let Some(of) = self.of.get_mut(&call.conn.to_u64()) {
             of.retain(|other| *other != number);
             if of.is_empty() {
@@ -109,7 +101,7 @@ impl ProxyCalls {
             }
         }
         if self.calls.is_empty() {
-            (self.calls, self.of, self.bytes_of) = Default::default();
+            (self.calls, self.of) = Default::default();
         }
         Some(call)
     }
@@ -127,19 +119,9 @@ impl ProxyCalls {
             if call.event == Event::Connect {
                 reserved = Some(call.session);
             }
-            self.release(flow, bytes);
+            self.bytes.release(flow, bytes);
         }
         reserved
-    }
-
-    fn release(&mut self, flow: u64, bytes: usize) {
-        self.bytes -= bytes;
-        if let Some(of_flow) = self.bytes_of.get_mut(&flow) {
-            *of_flow -= bytes;
-            if *of_flow == 0 {
-                self.bytes_of.remove(&flow);
-            }
-        }
     }
 
     /// Whether a connect of this connection waits for a decision.
@@ -360,7 +342,7 @@ mod tests {
         assert_eq!(calls.forget(ConnId::from_u64(1)), Some(SessionId::pack(0, 0, 0, 1, 0)));
         assert!(!calls.is_connecting(ConnId::from_u64(1)));
         assert!(calls.take(number).is_some_and(|call| call.gone), "its answer is still heard");
-        assert_eq!((calls.bytes, calls.calls.capacity(), calls.of.capacity()), (0, 0, 0));
+        assert_eq!((calls.bytes.all(), calls.calls.capacity(), calls.of.capacity()), (0, 0, 0));
         insert(&mut calls, call(2, Event::Publish, "a"), 15).unwrap();
         assert_eq!(calls.forget(ConnId::from_u64(2)), None);
     }
@@ -376,7 +358,7 @@ mod tests {
         assert!(insert(&mut calls, of(7, 32), 100).is_none());
         let numbers: Vec<u64> = calls.calls.keys().copied().collect();
         numbers.into_iter().for_each(|number| drop(calls.take(number)));
-        assert_eq!((calls.bytes, calls.bytes_of.len()), (0, 0));
+        assert_eq!((calls.bytes.all(), calls.bytes.flows()), (0, 0));
     }
 
     fn with_headers(lines: &str, then: impl FnOnce(Headers<'_>)) {

@@ -48,7 +48,7 @@ fn asked() -> SubscribeOptions {
 
 fn of_token(allow: Allow) -> GrantToken {
     let facts = TokenFacts::new(TokenId(1), None, Some(9));
-    GrantToken { facts, key: Some(1), allow, joins: false }
+    GrantToken { facts, key: Some(1), allow }
 }
 
 #[test]

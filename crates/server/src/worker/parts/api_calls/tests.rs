@@ -258,3 +258,21 @@ fn a_broadcast_waits_for_every_channel_and_keeps_their_order() {
     let places = places.map(|text| body.find(text).unwrap_or_else(|| panic!("{text}: {body}")));
     assert!(places.is_sorted(), "{body}");
 }
+
+/// Regression: a list of channels was as long as it came out.
+#[test]
+fn single_answer_beyond_the_bound_is_an_error_and_no_longer() {
+    let mut calls = ApiCalls::default();
+    let mut list = |channels: u64| {
+        let call = begun(&mut calls, new_call(1, CallForm::Single, 1, 1));
+        let summary = |n| dunlin_hub::ChannelSummary { name: format!("c{n}").into(), clients: 1 };
+        let list = (0..channels).map(summary).collect();
+        calls.handle_answer(place(call, 0), Ok(CommandOutcome::Channels(list)));
+        let call = calls.poll(call).unwrap();
+        let (_, body) = call.encode(&NodeFacts::default(), 2_000);
+        String::from_utf8(body).unwrap()
+    };
+    assert!(list(10).contains("\"c9\""));
+    let refused = list(1_000);
+    assert!(refused.len() <= 2_000 && refused.contains("\"code\":106"), "{refused}");
+}
