@@ -181,7 +181,7 @@ pub fn write_batch(
 }
 
 /// Returns the error that replaces a reply for lack of space.
-pub(crate) fn too_long(bytes_max: usize) -> ApiError {
+pub fn too_long(bytes_max: usize) -> ApiError {
     let why = format_args!("the answer would have more than {bytes_max} bytes; ask for less");
     ApiErrorCode::LimitExceeded.with_reason(why)
 }

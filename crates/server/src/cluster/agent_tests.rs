@@ -13,11 +13,11 @@ use super::agent::{Agent, Input};
 use super::condition::Condition;
 use super::local_node::LocalNode;
 use super::memory::{Memory, MemoryAddress};
+use super::outbox::{OutboxReader, outbox};
 use super::state::{ClusterMetric, ClusterState};
 use crate::auth::revocation::Revocations;
 use crate::limits::shared_buckets::SharedBuckets;
 use crate::limits::user_connections::UserConnections;
-use crate::message::to_workers::{ForWorkers, to_workers};
 
 const LEASE_MS: u64 = 600;
 /// Longer than what a test waits for on a busy machine.
@@ -78,18 +78,6 @@ impl LocalNode for TestNode {
     fn workers(&self) -> usize {
         0
     }
-
-    fn admin_endpoint(&self) -> usize {
-        0
-    }
-
-    fn push_endpoint(&self) -> usize {
-        0
-    }
-
-    fn webhooks_endpoint(&self) -> usize {
-        0
-    }
 }
 
 /// A node with its agent.
@@ -97,7 +85,7 @@ struct Joined {
     node: Arc<TestNode>,
     network: MemoryAddress,
     inputs: mpsc::Sender<Input>,
-    _to_workers: ForWorkers,
+    _sent: OutboxReader,
 }
 
 impl Joined {
@@ -111,16 +99,16 @@ impl Joined {
             revocations: Revocations::default(),
             started: Instant::now(),
         });
-        let (to_workers, for_workers) = to_workers();
+        let (outbox, sent) = outbox();
         let settings = Cluster { lease_ms: LEASE_MS, call_timeout_ms: 500, ..Cluster::default() };
         let local = Arc::clone(&node) as Arc<dyn LocalNode>;
         let engine = Arc::new(Engine::default());
-        let mut agent = Agent::new(local, &settings, &engine, (0, None), to_workers);
+        let mut agent = Agent::new(local, &settings, &engine, (0, None), outbox);
         let network = MemoryAddress::new(memory);
         agent.address = StoreAddress::Memory(network.clone());
         let (inputs, asked) = mpsc::channel(16);
         tokio::spawn(agent.run(asked));
-        Joined { node, network, inputs, _to_workers: for_workers }
+        Joined { node, network, inputs, _sent: sent }
     }
 
     fn living(&self) -> usize {

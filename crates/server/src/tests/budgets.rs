@@ -374,7 +374,7 @@ fn polls_and_connects_that_take_long_use_up_the_budget_of_their_address() {
             }
         };
         assert!(!(0..3).any(|_| request()), "{path}: short ones");
-        let long_ns = 40 * super::budget::COMMAND_NS;
+        let long_ns = 40 * crate::limits::budget::COMMAND_NS;
         cluster.state.test_command_ns.store(long_ns, std::sync::atomic::Ordering::Relaxed);
         assert!((0..3).any(|_| request()), "{path}: long ones");
     }
@@ -397,7 +397,7 @@ fn calls_that_take_long_wait_where_as_many_short_ones_do_not() {
     };
     (0..20).for_each(|_| call());
     assert_eq!(delayed(&cluster), 0);
-    let long_ns = 80 * super::budget::COMMAND_NS;
+    let long_ns = 80 * crate::limits::budget::COMMAND_NS;
     cluster.state.test_command_ns.store(long_ns, std::sync::atomic::Ordering::Relaxed);
     (0..4).for_each(|_| call());
     assert!(delayed(&cluster) > 0);

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use dunlin_config::{Engine, EngineKind, Secret};
 use dunlin_testkit::Nats;
@@ -9,6 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 
 use super::super::{Cluster, Listener};
 use super::{crosses, is_lost_once, node_on, publish, recovering, survives, until};
+use crate::tests::TIMEOUT;
 
 /// A NATS server with JetStream.
 pub(super) fn start() -> Nats {
@@ -93,8 +95,8 @@ fn requests(nats: &Nats) -> u64 {
 fn position_check_of_channels_at_rest_costs_nats_a_request_for_hundreds_of_them() {
     const CHANNELS: u64 = 200;
     const INTERVAL_MS: u64 = 1_000;
-    let nats = Nats::start();
-    let engine = Engine { position_check_ms: INTERVAL_MS, ..nats.engine() };
+    let nats = start();
+    let engine = Engine { position_check_ms: INTERVAL_MS, ..engine_at(&nats) };
     let node = node_on(1, engine);
     let subs: serde_json::Map<_, _> =
         (0..CHANNELS).map(|at| (format!("room{at}"), serde_json::json!({}))).collect();

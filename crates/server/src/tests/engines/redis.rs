@@ -142,7 +142,7 @@ fn call_without_an_answer_is_answered_when_the_server_stops() {
     let redis = Redis::start(&[]);
     let mut cluster = Cluster::start_with(1, |config| super::on_redis(config, redis.addr));
     ready(&cluster);
-    redis.signal(Signal::STOP);
+    redis.signal("-STOP");
     let body = json!({"channel": "news", "data": 1}).to_string();
     let mut stream = TcpStream::connect(cluster.address).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -150,11 +150,11 @@ fn call_without_an_answer_is_answered_when_the_server_stops() {
     write!(stream, "{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
     let waits = || cluster.state.counters[0].get(crate::metrics::Metric::ApiCommands) > 0;
     until("it is never begun", waits);
-    cluster.send(0, crate::message::bus::BusMessage::Stop);
+    cluster.send(0, crate::message::worker::WorkerMessage::Stop);
     let answer = std::io::read_to_string(stream).unwrap();
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.contains("the server stops before there is an answer"), "{answer}");
-    redis.signal(Signal::CONT);
+    redis.signal("-CONT");
 }
 
 #[test]
