@@ -25,7 +25,7 @@ fn served(state: &Path) -> Served {
     );
     let inbox = json!({
         "engine": "disk", "history_size": 10_000, "history_ttl_ms": 3_600_000,
-        "recover": true,
+        "recover": true, "allow_subscribe_for_client": true, "allow_subscribe_for_anonymous": true,
     });
     put("/config/channel/namespaces/inbox?durable=1", inbox);
     // The log of an engine is opened at the start.
@@ -135,5 +135,5 @@ fn engine_on_a_disk_without_its_log_refuses_until_the_restart_and_a_cluster_refu
     let (status, answer) = put("/config/cluster/engine", json!("disk"));
     assert!(status >= 400 && answer.contains("no place to meet"), "{answer}");
     let (_, info) = server.call("GET", "/info", "").unwrap();
-    assert!(info.contains("\"history\":\"engines\""), "{info}");
+    assert!(info.contains("\"history\": \"engines\""), "{info}");
 }

@@ -392,7 +392,7 @@ impl DiskEngine {
         let read = std::mem::take(&mut *self.port.done());
         for ReadEnd { token, result } in read {
             if let Some(read) = self.reads.remove(&token) {
-                self.end_read(read, result);
+                self.end_read(&read, result);
             }
         }
     }
@@ -430,8 +430,8 @@ impl DiskEngine {
         }
     }
 
-    fn end_read(&mut self, read: PendingRead, result: Result<ReadResult, ReadError>) {
-        let PendingRead { token, position, size, filter } = read;
+    fn end_read(&mut self, read: &PendingRead, result: Result<ReadResult, ReadError>) {
+        let &PendingRead { token, position, size, filter } = read;
         let result = result.map_err(|_| Error::EngineUnavailable).and_then(|mut read| {
             self.stats.unreadable += read.damaged.len() as u64;
             self.damaged.append(&mut read.damaged);

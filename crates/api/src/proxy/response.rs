@@ -274,7 +274,7 @@ pub fn payload<'a>(
 ///
 /// # Errors
 /// The status is not 200, or the body is malformed.
-pub fn read<'a, T: Deserialize<'a>>(
+pub(super) fn read<'a, T: Deserialize<'a>>(
     status: u16,
     body: &'a [u8],
 ) -> Result<BackendDecision<T>, ProxyError> {
@@ -322,7 +322,7 @@ pub fn read<'a, T: Deserialize<'a>>(
 ///
 /// # Errors
 /// The code is outside the range for backends.
-pub fn denied<T>(denial: Denial) -> Result<BackendDecision<T>, ProxyError> {
+pub(super) fn denied<T>(denial: Denial) -> Result<BackendDecision<T>, ProxyError> {
     match denial {
         Denial::Disconnect { code, mut reason } => {
             if !DISCONNECT_CODES.contains(&code) {

@@ -31,7 +31,10 @@ pub struct ProxyStats {
 
 /// The stats of all workers, by worker and proxy.
 #[derive(Debug, Default)]
-pub struct ProxiesStats(LiveSeries<(usize, Arc<str>), ProxyStats>);
+pub struct ProxiesStats(LiveSeries<ByWorker, ProxyStats>);
+
+/// A worker, and the name of a proxy.
+type ByWorker = (usize, Arc<str>);
 
 impl ProxiesStats {
     /// Begins the stats of a proxy on a worker, which holds them.
@@ -40,7 +43,7 @@ impl ProxiesStats {
     }
 
     /// Returns the stats of the proxies that there are, by worker and name.
-    pub fn live(&self) -> Vec<((usize, Arc<str>), Arc<ProxyStats>)> {
+    pub fn live(&self) -> Vec<(ByWorker, Arc<ProxyStats>)> {
         self.0.live()
     }
 }

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 
 use super::testkit::TestServer;
 
+/// Makes the thing of a number.
+type Make<'a> = &'a dyn Fn(usize) -> Value;
+
 /// How many of each kind are made.
 const MADE: usize = 300;
 
@@ -34,7 +37,7 @@ fn names_that_are_gone_leave_no_lines_and_begin_again_at_zero() {
     let server = TestServer::start(2);
     let before = lines(&server);
     let secret = |at: usize| json!(format!("a secret of enough bytes, number {at}"));
-    let kinds: [(&str, &dyn Fn(usize) -> Value, bool); 9] = [
+    let kinds: [(&str, Make<'_>, bool); 9] = [
         ("proxies", &|_| json!({ "endpoint": "http://127.0.0.1:1/" }), true),
         ("engines", &|_| json!({ "addresses": ["127.0.0.1:1"] }), true),
         ("tenants", &|_| json!({ "namespaces": { "chat": {} } }), false),

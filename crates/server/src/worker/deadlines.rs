@@ -37,7 +37,7 @@ impl Clients {
             // It has none.
             Role::Engine => {}
             Role::Backend => {
-                self.deciders.with_backends(|client| client.on_deadline(turn.cx, conn))
+                self.deciders.with_backends(|client| client.on_deadline(turn.cx, conn));
             }
             Role::Poll => {
                 if let Some(session) = link.session() {

@@ -372,7 +372,7 @@ impl Handler for Worker<'_> {
     fn on_writable(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         match cx.data(conn).map(|link| link.role) {
             Some(Role::Backend) => {
-                self.clients.deciders.with_backends(|client| client.on_writable(cx, conn))
+                self.clients.deciders.with_backends(|client| client.on_writable(cx, conn));
             }
             Some(Role::Engine) => self.engines.engine_writable(&mut self.core.turn(cx), conn),
             Some(Role::Push) => self.push.push_writable(&mut self.core.turn(cx), conn),

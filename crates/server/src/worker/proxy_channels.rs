@@ -213,7 +213,7 @@ impl Clients {
                 turn.reply_error(call.conn, call.id.unwrap_or_default(), &error);
             }
             BackendDecision::Disconnect(disconnect) => {
-                self.disconnect(turn, call.conn, &disconnect)
+                self.disconnect(turn, call.conn, &disconnect);
             }
         }
     }

@@ -292,7 +292,7 @@ impl Clients {
                         return (Some(channel), deliveries);
                     }
                     Err(refused) => {
-                        self.refuse_subscription(turn.core, session, &request.channel, &refused)
+                        self.refuse_subscription(turn.core, session, &request.channel, &refused);
                     }
                 }
             }
@@ -308,7 +308,7 @@ impl Clients {
                 let deliveries = turn.core.deliveries_to(&channel, data.as_bytes().len());
                 let bytes = data.as_bytes().len();
                 match self
-                    .may_send(turn.core, session, &app, &channel, &name, bytes)
+                    .may_send(turn.core, session, &app, &channel, (&name, bytes))
                     .and_then(|()| self.charge_client_event(turn, session, &app))
                 {
                     Ok(()) => {
@@ -415,7 +415,7 @@ impl Clients {
         let SubscriptionError { kind, status, why } = refused;
         let name = &name[..name.floor_char_boundary(dunlin_protocol::pusher::NAME_BYTES_MAX)];
         self.say(core, session, |out| {
-            event::write_subscription_error(out, name, kind, *status, why)
+            event::write_subscription_error(out, name, kind, *status, why);
         });
     }
 
@@ -503,8 +503,7 @@ impl Clients {
         session: SessionId,
         app: &App,
         channel: &str,
-        event: &str,
-        bytes: usize,
+        (event, bytes): (&str, usize),
     ) -> Result<(), String> {
         let name = pusher_name(channel);
         if !app.config.client_events {
