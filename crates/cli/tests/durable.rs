@@ -21,7 +21,7 @@ fn served(state: &Path) -> Served {
     };
     put(
         "/config/engines/disk?durable=1",
-        json!({ "type": "disk", "segment_bytes": 1 << 20, "bytes_max": 64 << 20 }),
+        json!({ "type": "disk", "segment_bytes_max": 1 << 20, "bytes_max": 64 << 20 }),
     );
     let inbox = json!({
         "engine": "disk", "history_size": 10_000, "history_ttl_ms": 3_600_000,

@@ -158,7 +158,7 @@ settings! {
         pub durability: EngineDurability => NextStart,
         /// With `type = "disk"`: bytes of a file, which is removed as a whole when all messages in it have expired.
         #[schemars(range(min = 1_048_576, max = 1_073_741_824))]
-        pub segment_bytes: u32 => NextStart,
+        pub segment_bytes_max: u32 => NextStart,
         /// With `type = "disk"`: most bytes of all files.
         #[schemars(range(min = 4_194_304))]
         pub bytes_max: u64 => NextStart,
@@ -216,7 +216,7 @@ impl Default for Engine {
             stream_idempotency_ms: 5 * 60 * 1000,
             directory: None,
             durability: EngineDurability::Synced,
-            segment_bytes: 64 << 20,
+            segment_bytes_max: 64 << 20,
             bytes_max: 10 << 30,
             when_full: EngineWhenFull::Refuse,
             sync_interval_ms: 100,
@@ -410,7 +410,7 @@ impl Engine {
             kind: self.kind,
             directory: self.directory.clone(),
             durability: self.durability,
-            segment_bytes: self.segment_bytes,
+            segment_bytes_max: self.segment_bytes_max,
             bytes_max: self.bytes_max,
             when_full: self.when_full,
             sync_interval_ms: self.sync_interval_ms,
@@ -421,7 +421,7 @@ impl Engine {
             for (key, is_set) in [
                 ("directory", self.directory.is_some()),
                 ("durability", self.durability != default.durability),
-                ("segment_bytes", self.segment_bytes != default.segment_bytes),
+                ("segment_bytes_max", self.segment_bytes_max != default.segment_bytes_max),
                 ("bytes_max", self.bytes_max != default.bytes_max),
                 ("when_full", self.when_full != default.when_full),
                 ("sync_interval_ms", self.sync_interval_ms != default.sync_interval_ms),
@@ -435,11 +435,11 @@ impl Engine {
         }
         if *self != disk {
             let message = "an engine on a disk has neither servers nor a login";
-            let fix = "leave `type`, `directory`, `durability`, `segment_bytes`, `bytes_max`, `when_full`, `sync_interval_ms` and `timeout_ms`, and remove the rest";
+            let fix = "leave `type`, `directory`, `durability`, `segment_bytes_max`, `bytes_max`, `when_full`, `sync_interval_ms` and `timeout_ms`, and remove the rest";
             add(path.join("type"), message, fix);
         }
-        if self.bytes_max < 4 * u64::from(self.segment_bytes) {
-            let fix = "raise it, or lower `segment_bytes`";
+        if self.bytes_max < 4 * u64::from(self.segment_bytes_max) {
+            let fix = "raise it, or lower `segment_bytes_max`";
             add(path.join("bytes_max"), "it has no room for four segments", fix);
         }
         if self.directory.as_ref().is_some_and(|path| !path.starts_with('/')) {

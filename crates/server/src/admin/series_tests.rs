@@ -35,6 +35,7 @@ fn set(server: &TestServer, map: &str, entry: &dyn Fn(usize) -> Value) {
 #[test]
 fn names_that_are_gone_leave_no_lines_and_begin_again_at_zero() {
     let server = TestServer::start(2);
+    server.put("/config/channel/namespaces/chat", "{}");
     let before = lines(&server);
     let secret = |at: usize| json!(format!("a secret of enough bytes, number {at}"));
     let kinds: [(&str, Make<'_>, bool); 9] = [
@@ -54,7 +55,7 @@ fn names_that_are_gone_leave_no_lines_and_begin_again_at_zero() {
             "pusher/apps",
             &|at| {
                 let name = format!("{at}-0123456789");
-                json!({ "id": name, "key": name, "secret": secret(at), "namespace": "" })
+                json!({ "id": name, "key": name, "secret": secret(at), "namespace": "chat" })
             },
             false,
         ),

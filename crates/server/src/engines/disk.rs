@@ -114,7 +114,7 @@ impl OpenLog {
             in_directory(format!("{error}; name one that this user may write to"))
         })?;
         let limits = Limits {
-            segment_bytes: engine.segment_bytes,
+            segment_bytes: engine.segment_bytes_max,
             bytes_max: engine.bytes_max,
             sync_interval_ms: engine.sync_interval_ms,
             when_full: match engine.when_full {
