@@ -135,6 +135,8 @@ type Steps = Vec<String>;
 struct Module {
     /// Names it brings in with `use`, and where they are from.
     uses: BTreeMap<String, Steps>,
+    /// Names it brings in from other crates: who reaches through for them imports those crates.
+    of_others: BTreeSet<String>,
     /// Of these, the names that it re-exports: others reach through, so that is no import of its own.
     exports: BTreeSet<String>,
     /// Modules of which it brings in everything, and paths it spells out.
@@ -185,8 +187,8 @@ impl Modules {
         }
     }
 
-    /// The module that defines what a path names; re-exports are followed.
-    fn definition(&self, path: &[String], hops: usize) -> Steps {
+    /// The module that defines what a path names; re-exports are followed. `None`: another crate does.
+    fn definition(&self, path: &[String], hops: usize) -> Option<Steps> {
         let depth = (0..=path.len()).rev().find(|depth| self.0.contains_key(&path[..*depth]));
         let (module, rest) = path.split_at(depth.unwrap_or_default());
         let from = rest.first().and_then(|name| self.0[module].uses.get(name));
@@ -195,7 +197,11 @@ impl Modules {
                 let next: Steps = from.iter().chain(&rest[1..]).cloned().collect();
                 self.definition(&next, hops + 1)
             }
-            _ => module.to_vec(),
+            _ => {
+                let is_of_others =
+                    rest.first().is_some_and(|name| self.0[module].of_others.contains(name));
+                (!is_of_others).then(|| module.to_vec())
+            }
         }
     }
 
@@ -203,7 +209,8 @@ impl Modules {
         let edges = self.0.iter().map(|(path, module)| {
             let uses = module.uses.iter().filter(|(name, _)| !module.exports.contains(*name));
             let targets = uses.map(|(_, from)| from).chain(&module.paths);
-            let targets: BTreeSet<Steps> = targets.map(|to| self.definition(to, 0)).collect();
+            let targets: BTreeSet<Steps> =
+                targets.filter_map(|to| self.definition(to, 0)).collect();
             (path, targets.into_iter().filter(|to| to != path).collect())
         });
         edges.collect()
@@ -283,7 +290,10 @@ impl Module {
                     for (mut steps, name) in leaves {
                         let is_glob = steps.last().is_some_and(|step| step == "*");
                         steps.truncate(steps.len() - usize::from(is_glob));
-                        let Some(from) = absolute(path, &steps, children) else { continue };
+                        let Some(from) = absolute(path, &steps, children) else {
+                            self.of_others.insert(name);
+                            continue;
+                        };
                         match is_glob {
                             true if is_export => {}
                             true => self.paths.push(from),
@@ -464,6 +474,14 @@ fn folders_of_which_no_two_modules_import_each_other_are_a_cycle_and_files_alone
     assert_eq!(with("use crate::a::y::Y;"), ["a::x → b::x, b::y → c, c → a::y"]);
     let (a, b) = (("a.rs", "use crate::b::B;"), ("b.rs", "use super::a::A;"));
     assert_eq!(cycles(&[("lib.rs", "mod a; mod b;"), a, b]), Vec::<String>::new());
+}
+
+#[test]
+fn what_the_root_brings_in_from_another_crate_is_no_import_of_the_root() {
+    let lib = ("lib.rs", "mod a; use other::auth; use crate::a::x::A; pub struct Root;");
+    let with = |x| cycles(&[lib, ("a/mod.rs", "mod x;"), ("a/x.rs", x)]);
+    assert_eq!(with("use crate::auth::Token; pub struct A;"), Vec::<String>::new());
+    assert_eq!(with("use crate::Root; pub struct A;").len(), 1);
 }
 
 fn cycles(files: &[(&str, &str)]) -> Vec<String> {

@@ -23,7 +23,7 @@ fn lines(server: &TestServer) -> BTreeMap<String, usize> {
 }
 
 /// Makes entries of a map, or removes them.
-fn set(server: &TestServer, map: &str, entry: &dyn Fn(usize) -> Value) {
+fn set(server: &TestServer, map: &str, entry: Make<'_>) {
     let entries: serde_json::Map<String, Value> =
         (0..MADE).map(|at| (format!("made-{at}"), entry(at))).collect();
     let patch = map.rsplit('/').fold(Value::Object(entries), |below, step| json!({ step: below }));
