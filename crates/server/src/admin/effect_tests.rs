@@ -158,7 +158,9 @@ impl Test {
         if !self.client.is_open() {
             let address = settings["server"]["client_addr"].as_str().unwrap().parse().unwrap();
             let boot = TcpStream::connect(self.server.clients).map(|_| self.server.clients);
-            self.client = Subscriber::at(boot.unwrap_or(address), "a", "");
+            // In other settings the channel's engine may be out of reach.
+            let channels: &[&str] = if *settings == self.base { &["a"] } else { &[] };
+            self.client = Subscriber::to(boot.unwrap_or(address), channels, "");
         }
         true
     }
@@ -295,6 +297,9 @@ fn data() -> Value {
         "key_again" => format!("{key}\n"),
         "key_file" => file("key.pem", &key),
         "key_file_again" => file("key-again.pem", &key),
+        "directory" | "directory_again" => {
+            directory.join(name).to_str().expect("a path of text").to_owned()
+        }
         "seed" => seed.to_owned(),
         "seed_file" => file("seed", seed),
         "apns" => include_str!("../../tests/data/apns-key.p8").to_owned(),

@@ -23,7 +23,7 @@ fn lines(server: &TestServer) -> BTreeMap<String, usize> {
 }
 
 /// Makes entries of a map, or removes them.
-fn set(server: &TestServer, map: &str, entry: &dyn Fn(usize) -> Value) {
+fn set(server: &TestServer, map: &str, entry: Make<'_>) {
     let entries: serde_json::Map<String, Value> =
         (0..MADE).map(|at| (format!("made-{at}"), entry(at))).collect();
     let patch = map.rsplit('/').fold(Value::Object(entries), |below, step| json!({ step: below }));
@@ -35,6 +35,7 @@ fn set(server: &TestServer, map: &str, entry: &dyn Fn(usize) -> Value) {
 #[test]
 fn names_that_are_gone_leave_no_lines_and_begin_again_at_zero() {
     let server = TestServer::start(2);
+    server.put("/config/channel/namespaces/chat", "{}");
     let before = lines(&server);
     let secret = |at: usize| json!(format!("a secret of enough bytes, number {at}"));
     let kinds: [(&str, Make<'_>, bool); 9] = [
@@ -54,7 +55,7 @@ fn names_that_are_gone_leave_no_lines_and_begin_again_at_zero() {
             "pusher/apps",
             &|at| {
                 let name = format!("{at}-0123456789");
-                json!({ "id": name, "key": name, "secret": secret(at), "namespace": "" })
+                json!({ "id": name, "key": name, "secret": secret(at), "namespace": "chat" })
             },
             false,
         ),
