@@ -297,6 +297,9 @@ fn data() -> Value {
         "key_again" => format!("{key}\n"),
         "key_file" => file("key.pem", &key),
         "key_file_again" => file("key-again.pem", &key),
+        "directory" | "directory_again" => {
+            directory.join(name).to_str().expect("a path of text").to_owned()
+        }
         "seed" => seed.to_owned(),
         "seed_file" => file("seed", seed),
         "apns" => include_str!("../../tests/data/apns-key.p8").to_owned(),
