@@ -110,14 +110,13 @@ impl Node {
     }
 }
 
-fn jetstream(nats: &Nats, more: &str) -> String {
-    format!("jetstream {{ store_dir: {:?} {more} }}", nats.store_dir())
-}
+/// JetStream in its own directory, which the command line names.
+const JETSTREAM: &str = "jetstream {}";
 
 #[test]
 fn a_full_storage() {
     let mut nats = Nats::start();
-    nats.restart_as(&jetstream(&nats, ", max_file_store: 1000000"));
+    nats.restart_as("jetstream { max_file_store: 1000000 }");
     let node = Node::start(&nats, &json!({}));
     node.until_well();
     let refused =
@@ -144,7 +143,7 @@ fn a_jetstream_without_a_leader() {
     let ip = nats.addr.ip();
     let routes = format!("\"nats-route://{ip}:6223\", \"nats-route://{ip}:6224\"");
     let cluster = format!("cluster {{ name: c, listen: \"{ip}:6222\", routes: [{routes}] }}");
-    nats.restart_as(&format!("server_name: a\n{}\n{cluster}", jetstream(&nats, "")));
+    nats.restart_as(&format!("server_name: a\n{}\n{cluster}", JETSTREAM));
     node.until_named(&Named {
         engine: ("jetstream_unavailable", "leader"),
         cluster: ("jetstream_unavailable", "majority"),
@@ -195,7 +194,7 @@ fn a_certificate_of_somebody_else() {
     };
     let (chain, key) = (file("chain.pem", &chain), file("key.pem", &key.serialize_pem()));
     let tls = format!("tls {{ cert_file: {chain:?}, key_file: {key:?} }}");
-    nats.restart_as(&format!("{}\n{tls}", jetstream(&nats, "")));
+    nats.restart_as(&format!("{}\n{tls}", JETSTREAM));
     let node = Node::start(&nats, &json!({ "tls": true, "ca": wrong.pem() }));
     node.until_named(&Named { engine: ("tls_failed", "`ca`"), cluster: ("tls_failed", "`ca`") });
     assert_eq!(node.ready(), 0);
@@ -210,7 +209,7 @@ fn a_password_that_is_wrong_and_a_seed_that_cannot_be_read() {
     const PUBLIC: &str = "UBJHEHGFI4EEBOKRZ6KWHDCPGNBN4VKANEP2LDKZL33LL4CL37S2CLOH";
     let mut nats = Nats::start();
     let users = format!("users: [ {{ user: u, password: p }}, {{ nkey: {PUBLIC} }} ]");
-    let configuration = format!("{}\nauthorization {{ {users} }}", jetstream(&nats, ""));
+    let configuration = format!("{}\nauthorization {{ {users} }}", JETSTREAM);
     nats.restart_as(&configuration);
     let node = Node::start(&nats, &json!({ "user": "u", "password": "other" }));
     node.until_named(&Named {

@@ -523,7 +523,13 @@ impl AnsweredCall {
             CallForm::Single | CallForm::Cluster { .. } => {
                 let mut answer = commands[0].take_answer();
                 write_response(&mut body, &answer, facts, bytes_max);
-                if answer.is_ok() && body.len() > bytes_max {
+                // A page of history, and who is present, ended at the bound before they were written; a page has one message
+                // at least.
+                let has_ended = matches!(
+                    answer,
+                    Err(_) | Ok(CommandOutcome::History(_) | CommandOutcome::Presence(_))
+                );
+                if !has_ended && body.len() > bytes_max {
                     answer = Err(too_long(bytes_max));
                     body.clear();
                     write_response(&mut body, &answer, facts, bytes_max);
