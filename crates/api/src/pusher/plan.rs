@@ -95,7 +95,7 @@ impl Plan {
         });
     }
 
-    /// Checks that the call requests at most [`COUNTED_MAX`] attributes.
+    /// Checks that the call requests at most `COUNTED_MAX` attributes.
     pub fn check(&self) -> Result<(), PusherError> {
         match self.attributes().count() <= COUNTED_MAX {
             true => Ok(()),

@@ -71,7 +71,7 @@ impl LenientReader {
     /// Reads the body of `POST /api/batch`, whose commands are then read one by one with [`LenientReader::command`].
     ///
     /// # Errors
-    /// As [`Batch::parse`].
+    /// "bad request" if it is none, "limit exceeded" if it has more than `commands_max` commands.
     pub fn batch<'a>(&'a self, body: &'a [u8], commands_max: usize) -> Result<Batch<'a>, ApiError> {
         let refused = match Batch::parse(body, commands_max) {
             // One that is too long is not read again.
@@ -87,7 +87,7 @@ impl LenientReader {
     /// Reads the command at index `at` of a batch.
     ///
     /// # Errors
-    /// As [`Batch::command`].
+    /// The error names the command by its index.
     pub fn command<'a>(&'a self, at: usize, text: &'a [u8]) -> Result<Request<'a>, ApiError> {
         let refused = match Batch::command(at, text) {
             Err(error) if !self.strict => error,

@@ -62,8 +62,7 @@ impl Client {
     }
 
     fn open(cluster: &Cluster, target: &str) -> Client {
-        let origin = "Origin: https://example.com
-";
+        let origin = "Origin: https://example.com\r\n";
         Client { socket: WebSocket::open(cluster.address, target, origin), id: String::new() }
     }
 

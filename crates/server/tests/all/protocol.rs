@@ -38,12 +38,7 @@ struct Client(WebSocket);
 
 impl Client {
     fn open(address: SocketAddr) -> Client {
-        let socket = WebSocket::open(
-            address,
-            "/lines",
-            "Sec-WebSocket-Protocol: lines
-",
-        );
+        let socket = WebSocket::open(address, "/lines", "Sec-WebSocket-Protocol: lines\r\n");
         assert!(socket.head.contains("lines"), "{}", socket.head);
         Client(socket)
     }
