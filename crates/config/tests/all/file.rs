@@ -65,6 +65,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "the upstream says whom to trust",
         "it stands for a secret, and is none",
         "nobody would know which port that is",
+        "it is for an engine on a disk alone",
     ];
     let errors = config.validate().unwrap_err();
     let unexpected: Vec<_> = errors
