@@ -53,7 +53,7 @@ await scenario("the report opens in Chromium: plots, a comparison, no script err
   page.on("request", (request) => request.url().startsWith("http") && t.complaints.push(`the page asked for ${request.url()}`));
   await page.goto(pathToFileURL(report).href);
   const text = await page.textContent("#page");
-  for (const word of [origin, "one at a time", "pipelined", "4,000", "Latency by percentile", "closed with notice", "dunlin bench http"]) assert(text.includes(word), `the report says ${word}`);
+  for (const word of [origin, "one at a time", "pipelined", "4,000", "Latency by percentile", "closed with notice", "dunlin-bench http"]) assert(text.includes(word), `the report says ${word}`);
   assert((await page.locator("svg").count()) >= 5);
   assert.equal(await page.locator("svg path.curve[d*=NaN], svg rect[height*=NaN]").count(), 0);
   await page.locator("svg").first().hover();

@@ -1,5 +1,7 @@
 //! An epoll instance with an endpoint's doorbell, edge-triggered, for threads without sockets.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
 use std::{mem::MaybeUninit, os::fd::OwnedFd, time::Duration};
 
 use dunlin_bus::Endpoint;
