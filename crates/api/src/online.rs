@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 /// Which of these users have a session?
-pub(crate) struct OnlineQuery {
+pub struct OnlineQuery {
     /// Repeated in the reply.
-    pub(crate) request_id: u64,
-    pub(crate) users: Arc<[String]>,
+    pub request_id: u64,
+    /// The users.
+    pub users: Arc<[String]>,
 }
 
 /// The reply to an [`OnlineQuery`].
-pub(crate) struct OnlineReply {
-    pub(crate) request_id: u64,
+pub struct OnlineReply {
+    /// As in the query.
+    pub request_id: u64,
     /// Indexes in the query.
-    pub(crate) online: Vec<u32>,
+    pub online: Vec<u32>,
 }

@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_access::limits::user_connections::UserCount;
+use dunlin_api::online::OnlineQuery;
+use dunlin_api::server_api::{ApiErrorCode, Method};
 use dunlin_config::{Cluster, Engine};
 use dunlin_webhooks::FilterCache;
 use dunlin_wire::backoff::{Backoff, Jitter};
@@ -28,9 +31,9 @@ use super::lease::{Lease, LeaseReply, LeaseWrite, Node, random_number, random_se
 use super::local_node::LocalNode;
 use super::member_writes::{MemberBatch, MemberWrites};
 use super::members::{Gathered, MembersByChannel, Reconciliation};
-use super::message::{MemberChange, NodeMessage, VERSION};
 use super::name_conflict::NameConflict;
 use super::newcomers::Newcomers;
+use super::node_message::{MemberChange, NodeMessage, VERSION};
 use super::occupancy::Occupancy;
 use super::online::{self, ClusterOnlineQueries};
 use super::outbox::Outbox;
@@ -41,10 +44,7 @@ use super::state::ClusterMetric;
 use super::status::{self, StatusQueries};
 use super::store::{Destination, RawMessage, Store, StoreError, UserCountsWrite};
 use super::user_counts::UserCounts;
-use crate::api::{ApiErrorCode, Method};
-use crate::limits::user_connections::UserCount;
-use crate::message::cluster::{ClusterMessage, ClusterOutput, ClusterRequest, ClusterToWorker};
-use crate::message::online::OnlineQuery;
+use crate::message::{ClusterMessage, ClusterOutput, ClusterRequest, ClusterToWorker};
 
 /// The pause between two attempts to connect to the store.
 const RECONNECT: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };

@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dunlin_access::auth::revocation::Revocations;
+use dunlin_access::limits::shared_buckets::SharedBuckets;
+use dunlin_access::limits::user_connections::UserConnections;
 use dunlin_config::{Cluster, Config, Engine, Snapshot};
 use dunlin_webhooks::EventFilter;
 use tokio::sync::mpsc;
@@ -15,9 +18,6 @@ use super::local_node::LocalNode;
 use super::memory::{Memory, MemoryAddress};
 use super::outbox::{OutboxReader, outbox};
 use super::state::{ClusterMetric, ClusterState};
-use crate::auth::revocation::Revocations;
-use crate::limits::shared_buckets::SharedBuckets;
-use crate::limits::user_connections::UserConnections;
 
 const LEASE_MS: u64 = 600;
 /// Longer than what a test waits for on a busy machine.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::api::{ApiError, ApiErrorCode, Method, NodesAsked};
+use dunlin_api::server_api::{ApiError, ApiErrorCode, Method, NodesAsked};
 
 /// Whether a response without some nodes is useful: for a method that only reads, or that must not be repeated.
 fn may_be_partial(method: Method) -> bool {

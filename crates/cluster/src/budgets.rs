@@ -1,11 +1,11 @@
-//! Announcements of shared budgets between nodes; see [`crate::limits::shared_buckets`].
+//! Announcements of shared budgets between nodes; see [`dunlin_access::limits::shared_buckets`].
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::agent::{Agent, TaskResult};
-use super::message::{BudgetsUsed, NodeMessage};
+use super::node_message::{BudgetsUsed, NodeMessage};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
 

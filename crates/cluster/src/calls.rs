@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dunlin_api::server_api::{ApiError, Method, NodesAsked};
 use tokio::time::Instant;
 
 use super::answers::combine;
 use super::forwarding::KEPT;
-use crate::api::{ApiError, Method, NodesAsked};
 
 /// The requester on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use super::agent::{Agent, TaskResult};
 use super::lease::Node;
 use super::log_position::LogPosition;
-use super::message::{NodeMessage, VERSION};
+use super::node_message::{NodeMessage, VERSION};
 use super::store::{LogClaim, LogEntry, LogPart, StoreError};
-use crate::message::cluster::{
+use crate::message::{
     ClaimError, ClusterOutput, ClusterToAdmin, OutOfSync, SharedChange, SharedChangeBatch,
     SharedChangeEvent, SharedChangeRequest,
 };

@@ -2,7 +2,7 @@
 
 use dunlin_config::EngineKind;
 
-use crate::message::cluster::OutOfSync;
+use crate::message::OutOfSync;
 
 /// The condition of a node in its cluster. Of several the worst is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use dunlin_config::Config;
 
 use super::agent::Agent;
 use super::lease::Facts;
-use super::message::unix_ms;
+use super::node_message::unix_ms;
 
 impl Agent {
     pub(super) fn facts(&self, members_pending: bool) -> Facts {

@@ -4,20 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_access::auth::revocation::TokenId;
+use dunlin_api::server_api::{AboutUser, ApiErrorCode, Method};
 use tokio::time::Instant;
 
 use super::agent::{Agent, TaskResult};
 use super::calls::{CallOrigin, CompletedCall};
 use super::kept::{self, KeptRead};
 use super::lease::Node;
-use super::message::{NodeMessage, unix_ms};
+use super::node_message::{NodeMessage, unix_ms};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
-use crate::api::{AboutUser, ApiErrorCode, Method};
-use crate::auth::revocation::TokenId;
-use crate::message::cluster::{
-    ClusterCommand, ClusterOutput, ClusterReply, ClusterToWorker, TargetNodes,
-};
+use crate::message::{ClusterCommand, ClusterOutput, ClusterReply, ClusterToWorker, TargetNodes};
 
 /// Represents the store among the nodes that a call waits for: it keeps the call for disconnected nodes.
 pub(super) const KEPT: &str = "kept";

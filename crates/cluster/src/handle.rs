@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_api::online::{OnlineQuery, OnlineReply};
+use dunlin_api::server_api::ApiErrorCode;
 use dunlin_config::{Cluster, Effect, Engine, Keys};
 use dunlin_hub::MemberListError;
 use tokio::sync::mpsc;
@@ -12,18 +14,16 @@ use tokio::time::timeout;
 use super::agent::{Agent, Input};
 use super::local_node::LocalNode;
 use super::outbox::Outbox;
-use crate::api::ApiErrorCode;
-use crate::message::cluster::{
+use crate::message::{
     ClaimError, ClusterMessage, ClusterOutput, ClusterReply, ClusterRequest, ClusterStatus,
     ClusterToAdmin, ClusterToWorker, SharedChangeEvent, SharedChangeRequest,
 };
-use crate::message::online::{OnlineQuery, OnlineReply};
 
 /// The most requests of workers that wait for the agent. More are refused.
 const INPUTS_MAX: usize = 65_536;
 
 /// The agent, if there is a cluster.
-pub(crate) struct ClusterHandle {
+pub struct ClusterHandle {
     node: Arc<dyn LocalNode>,
     outbox: Outbox,
     running: Option<RunningAgent>,
@@ -48,12 +48,12 @@ struct RunningAgent {
 
 impl ClusterHandle {
     /// `outbox` takes the messages of the agent to the other threads.
-    pub(crate) fn new(node: Arc<dyn LocalNode>, outbox: Outbox) -> ClusterHandle {
+    pub fn new(node: Arc<dyn LocalNode>, outbox: Outbox) -> ClusterHandle {
         ClusterHandle { node, outbox, running: None, user_bound: 0 }
     }
 
     /// Applies the settings. An agent whose settings have changed leaves the former cluster before the next one joins.
-    pub(crate) fn follow(&mut self) {
+    pub fn follow(&mut self) {
         let snapshot = self.node.snapshot();
         let user_bound = snapshot.config.limits.connections_per_user_max;
         if user_bound != self.user_bound
@@ -104,7 +104,7 @@ impl ClusterHandle {
     }
 
     /// Passes a message of the thread with endpoint `from` to the agent.
-    pub(crate) fn handle(&self, from: usize, message: ClusterMessage) {
+    pub fn handle(&self, from: usize, message: ClusterMessage) {
         let refused = match &self.running {
             Some(running) => match running.input.try_send(Input::Bus(from, message)) {
                 Ok(()) => return,
@@ -177,7 +177,7 @@ impl ClusterHandle {
     }
 
     /// Leaves the cluster and removes this node's records, waiting at most `bound`.
-    pub(crate) async fn leave(&mut self, bound: Duration) {
+    pub async fn leave(&mut self, bound: Duration) {
         let Some(running) = self.running.take() else { return };
         let left = timeout(bound, async {
             let _ = running.input.send(Input::Leave).await;

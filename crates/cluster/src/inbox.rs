@@ -99,7 +99,7 @@ mod tests {
     use dunlin_hub::{ClientInfo, SessionId};
 
     use super::*;
-    use crate::cluster::message::{MemberChange, NodeMessage, StoredMember};
+    use crate::node_message::{MemberChange, NodeMessage, StoredMember};
 
     #[tokio::test]
     async fn joins_and_leaves_are_dropped_first_and_too_much_of_all_else_ends_the_connection() {

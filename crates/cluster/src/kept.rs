@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use dunlin_api::server_api::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::message::{VERSION, unix_ms};
+use super::node_message::{VERSION, unix_ms};
 use super::store::{KeptCalls, Store, StoreError};
-use crate::api::Method;
 
 /// How long an unblock is kept, in seconds; no node is expected to be disconnected for longer.
 const UNBLOCKED_KEPT_S: u64 = 30 * 86_400;

@@ -1,8 +1,5 @@
-//! The cluster: membership of nodes, calls that all nodes execute, and presence across nodes.
-//!
-//! A task of the control thread, the [`Agent`](agent), represents this node. It holds one connection to the [`store`] that the
-//! nodes share, in Redis ([`redis`]) or NATS ([`nats`]). Workers reach it over the bus ([`crate::message::cluster`]). Without
-//! `cluster.engine` there is no agent, and workers send no requests to it.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 mod address;
 mod agent;
@@ -29,16 +26,17 @@ mod member_writes;
 mod members;
 #[cfg(test)]
 mod memory;
-mod message;
+pub mod message;
 mod name_conflict;
 mod nats;
 #[cfg(test)]
 mod nats_tests;
 mod newcomers;
+mod node_message;
 mod occupancy;
 mod online;
 mod ordered;
-pub(crate) mod outbox;
+mod outbox;
 mod presence;
 mod presence_reads;
 mod recent_changes;
@@ -52,6 +50,7 @@ mod store;
 mod test_servers;
 mod user_counts;
 
-pub(crate) use handle::ClusterHandle;
-pub(crate) use local_node::LocalNode;
-pub(crate) use state::ClusterState;
+pub use handle::ClusterHandle;
+pub use local_node::LocalNode;
+pub use outbox::{Outbox, OutboxReader, outbox};
+pub use state::ClusterState;

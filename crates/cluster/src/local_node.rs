@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use dunlin_access::auth::revocation::Revocations;
+use dunlin_access::limits::shared_buckets::SharedBuckets;
+use dunlin_access::limits::user_connections::UserConnections;
 use dunlin_config::Snapshot;
 use dunlin_webhooks::EventFilter;
 
 use super::state::ClusterState;
-use crate::auth::revocation::Revocations;
-use crate::limits::shared_buckets::SharedBuckets;
-use crate::limits::user_connections::UserConnections;
 
 /// What the agent reads and writes of its own node. Each call returns the newest state.
-pub(crate) trait LocalNode: Send + Sync {
+pub trait LocalNode: Send + Sync {
     /// A random UUID of this run of the process.
     fn uid(&self) -> &str;
     /// The settings that the node runs.

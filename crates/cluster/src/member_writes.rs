@@ -87,9 +87,10 @@ impl MemberWrites {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{MemberChange, StoredMember};
-    use super::*;
     use dunlin_hub::{ClientInfo, SessionId};
+
+    use super::super::node_message::{MemberChange, StoredMember};
+    use super::*;
 
     fn changes(count: usize) -> Vec<TrackedChange> {
         let info = ClientInfo {

@@ -10,10 +10,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use dunlin_hub::{ClientInfo, MemberEvent, PresenceStats, SessionId};
 
-use super::message::{MemberChange, StoredMember};
-use crate::api::{ApiError, ApiErrorCode};
+use super::node_message::{MemberChange, StoredMember};
 
 /// Members as they are stored, by channel and session.
 pub(super) type MembersByChannel = BTreeMap<(Arc<str>, u64), StoredMember>;

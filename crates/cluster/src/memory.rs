@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
 use super::inbox::Inbox;
-use super::message::unix_ms;
+use super::node_message::unix_ms;
 use super::ordered::{OrderedStore, Record, RecordStream, RecordWrite};
 use super::store::StoreError;
 

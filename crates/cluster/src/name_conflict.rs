@@ -51,7 +51,7 @@ impl NameConflict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::lease::Facts;
+    use crate::lease::Facts;
 
     fn node(uid: &str, name: &str, left_ms: i64) -> Node {
         let facts = Facts::named(name);

@@ -6,12 +6,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use dunlin_api::server_api::AboutUser;
 use dunlin_hub::{ClientInfo, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::occupancy::OccupancyMessage;
-use crate::api::AboutUser;
 
 /// The version of all messages. A node answers a call of another version with an error and ignores its other messages.
 pub(super) const VERSION: u8 = 1;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-use crate::message::cluster::OccupancyEdge;
+use crate::message::OccupancyEdge;
 
 /// The most reports in a message.
 const REPORTS_A_MESSAGE: usize = 256;

@@ -3,15 +3,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use dunlin_api::online::OnlineReply;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 
 use super::agent::Agent;
-use super::message::NodeMessage;
+use super::node_message::NodeMessage;
 use super::store::Destination;
-use crate::message::cluster::ClusterOutput;
-use crate::message::online::OnlineReply;
+use crate::message::ClusterOutput;
 
 /// The name of the call between nodes; it is not a method of the server API.
 pub(super) const CALL: &str = "online";

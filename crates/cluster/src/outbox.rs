@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 
-use crate::message::cluster::{ClusterOutput, ClusterToWorker};
+use crate::message::{ClusterOutput, ClusterToWorker};
 
 /// Above this number of waiting bytes, joins and leaves are dropped.
 const ANNOUNCED_BYTES_MAX: usize = 32 << 20;
@@ -20,18 +20,19 @@ const MESSAGE_BYTES: usize = 256;
 
 /// The sending half.
 #[derive(Clone)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     queue: mpsc::UnboundedSender<ClusterOutput>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
 /// The receiving half.
-pub(crate) struct OutboxReader {
+pub struct OutboxReader {
     queue: mpsc::UnboundedReceiver<ClusterOutput>,
     waiting_bytes: Arc<AtomicUsize>,
 }
 
-pub(crate) fn outbox() -> (Outbox, OutboxReader) {
+/// Creates the outbox of the agent: its half, and the control thread's.
+pub fn outbox() -> (Outbox, OutboxReader) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting_bytes = Arc::<AtomicUsize>::default();
     let of_receiver = Arc::clone(&waiting_bytes);
@@ -44,7 +45,7 @@ pub(crate) fn outbox() -> (Outbox, OutboxReader) {
 impl Outbox {
     /// Sends a message. Returns `false` if it is a join or a leave that was dropped.
     pub(crate) fn send(&self, message: ClusterOutput) -> bool {
-        let bytes = bytes_of(&message);
+        let bytes = message.bytes();
         let waiting = self.waiting_bytes.load(Ordering::Relaxed).saturating_add(bytes);
         if waiting > ANNOUNCED_BYTES_MAX && is_announcement(&message) {
             return false;
@@ -62,16 +63,18 @@ impl Outbox {
 }
 
 impl OutboxReader {
-    pub(crate) async fn recv(&mut self) -> Option<ClusterOutput> {
+    /// Returns the next message.
+    pub async fn recv(&mut self) -> Option<ClusterOutput> {
         self.queue.recv().await
     }
 
-    pub(crate) fn try_recv(&mut self) -> Option<ClusterOutput> {
+    /// Returns the next message, if there is one.
+    pub fn try_recv(&mut self) -> Option<ClusterOutput> {
         self.queue.try_recv().ok()
     }
 
     /// Subtracts the bytes of a message that no longer waits.
-    pub(crate) fn has_left(&self, bytes: usize) {
+    pub fn has_left(&self, bytes: usize) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -80,27 +83,31 @@ fn is_announcement(message: &ClusterOutput) -> bool {
     matches!(message, ClusterOutput::Worker(_, ClusterToWorker::RemoteMember(_)))
 }
 
-/// Returns the bytes of a waiting message. Texts count only for the kinds of messages that can be many.
-pub(crate) fn bytes_of(message: &ClusterOutput) -> usize {
-    MESSAGE_BYTES
-        + match message {
-            ClusterOutput::Worker(_, ClusterToWorker::RemoteMember(of)) => {
-                let json = |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
-                let info = &of.info;
-                of.channel.len() + info.user.len() + json(&info.conn_info) + json(&info.chan_info)
+impl ClusterOutput {
+    /// Returns the bytes of a waiting message. Texts count only for the kinds of messages that can be many.
+    pub fn bytes(&self) -> usize {
+        MESSAGE_BYTES
+            + match self {
+                ClusterOutput::Worker(_, ClusterToWorker::RemoteMember(of)) => {
+                    let json =
+                        |json: &Option<Box<[u8]>>| json.as_ref().map_or(0, |json| json.len());
+                    let info = &of.info;
+                    let texts = json(&info.conn_info) + json(&info.chan_info);
+                    of.channel.len() + info.user.len() + texts
+                }
+                ClusterOutput::Worker(_, ClusterToWorker::Command(of)) => of.request.len(),
+                _ => 0,
             }
-            ClusterOutput::Worker(_, ClusterToWorker::Command(of)) => of.request.len(),
-            _ => 0,
-        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use dunlin_api::server_api::Method;
     use dunlin_hub::{ClientInfo, SessionId};
 
     use super::*;
-    use crate::api::Method;
-    use crate::message::cluster::{ClusterCommand, RemoteMember};
+    use crate::message::{ClusterCommand, RemoteMember};
 
     /// Regression test: the joins and leaves that waited for a worker with a full ring were unbounded.
     #[test]
@@ -126,7 +133,7 @@ mod tests {
         };
         let count = std::iter::repeat_with(|| sender.send(join())).take_while(|taken| *taken);
         let count = count.count();
-        assert!(count > 10_000 && count * bytes_of(&join()) <= ANNOUNCED_BYTES_MAX, "{count}");
+        assert!(count > 10_000 && count * join().bytes() <= ANNOUNCED_BYTES_MAX, "{count}");
         let commands = std::iter::repeat_with(|| sender.send(command()));
         let commands = commands.take_while(|_| !sender.is_full()).count();
         assert!((30..=33).contains(&commands), "{commands}");
@@ -136,7 +143,7 @@ mod tests {
         );
         assert!(!sender.send(join()));
         while let Some(message) = receiver.try_recv() {
-            receiver.has_left(bytes_of(&message));
+            receiver.has_left(message.bytes());
         }
         assert!(!sender.is_full() && sender.send(join()), "there is room again");
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use dunlin_config::HookEventKind;
 use dunlin_hub::{MemberListError, SessionId, UnsubscribeCause};
 use dunlin_webhooks::{HookEvent, HookEventBody};
@@ -16,13 +17,12 @@ use super::inbox::InboxReader;
 use super::lease::Node;
 use super::member_writes::MemberBatch;
 use super::members::{self, Gathered};
-use super::message::{MemberChange, NodeMessage, unix_ms};
+use super::node_message::{MemberChange, NodeMessage, unix_ms};
 use super::occupancy::OccupancyKey;
 use super::presence_reads::{PresenceKind, PresenceRequest, WAITING_MAX};
 use super::state::ClusterMetric;
 use super::store::{Destination, StoreError};
-use crate::api::{ApiError, ApiErrorCode};
-use crate::message::cluster::{
+use crate::message::{
     ClusterOutput, ClusterReply, ClusterToWorker, MembersReport, OccupancyChange, RemoteMember,
 };
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::address::StoreAddress;
 use super::condition::Condition;
 use super::lease::Node;
-use crate::message::cluster::OutOfSync;
+use crate::message::OutOfSync;
 
 /// This node has no leased number: it is not in a cluster and uses `server.node`.
 const NO_NUMBER: u16 = u16::MAX;
@@ -44,7 +44,7 @@ metrics! {
 
 /// The state of the cluster, written by the control thread and read by all others.
 #[derive(Debug)]
-pub(crate) struct ClusterState {
+pub struct ClusterState {
     number: AtomicU16,
     pub(crate) counters: ClusterCounters,
     /// Uptime in milliseconds at the last confirmed renewal; 0: none yet.
@@ -91,7 +91,7 @@ impl Default for ClusterState {
 
 impl ClusterState {
     /// Sets the position in the log of shared settings up to which this node has applied changes, and the error that stopped it.
-    pub(crate) fn set_settings(&self, position: ClusterPosition, fault: Option<OutOfSync>) {
+    pub fn set_settings(&self, position: ClusterPosition, fault: Option<OutOfSync>) {
         self.counters.set(ClusterMetric::SettingsRevision, position.revision);
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = (position, fault);
     }
@@ -106,7 +106,7 @@ impl ClusterState {
     }
 
     /// Names of nodes whose leases have expired and whose names no living node has.
-    pub(crate) fn gone(&self) -> Vec<Arc<str>> {
+    pub fn gone(&self) -> Vec<Arc<str>> {
         let view = self.lock();
         let is_back = |gone: &Node| {
             view.nodes.values().any(|node| node.is_alive() && node.facts.name == gone.facts.name)
@@ -117,14 +117,14 @@ impl ClusterState {
     }
 
     /// The numbers of the living nodes, including this one.
-    pub(crate) fn living(&self) -> BTreeSet<u16> {
+    pub fn living(&self) -> BTreeSet<u16> {
         let view = self.lock();
         let living = view.nodes.values().filter(|node| node.is_alive());
         living.map(|node| node.number).chain(self.number()).collect()
     }
 
     /// The node number for new session ids; `None`: `server.node`.
-    pub(crate) fn number(&self) -> Option<u16> {
+    pub fn number(&self) -> Option<u16> {
         Some(self.number.load(Ordering::Acquire)).filter(|&number| number != NO_NUMBER)
     }
 
@@ -133,7 +133,8 @@ impl ClusterState {
         self.counters.set(ClusterMetric::Number, number.unwrap_or(0).into());
     }
 
-    pub(crate) fn counts_users(&self) -> bool {
+    /// Whether connections of users are counted on all nodes.
+    pub fn counts_users(&self) -> bool {
         self.counts_users.load(Ordering::Acquire)
     }
 
@@ -207,13 +208,13 @@ impl ClusterState {
     }
 
     /// The state for `/health`; `None` without a cluster.
-    pub(crate) fn health(&self) -> Option<Value> {
+    pub fn health(&self) -> Option<Value> {
         let condition = self.condition();
         (condition != Condition::Alone).then(|| json!(condition.name()))
     }
 
     /// The response of `/cluster`.
-    pub(crate) fn status(&self, now_ms: u64) -> Value {
+    pub fn status(&self, now_ms: u64) -> Value {
         let view = self.lock();
         if view.condition == Condition::Alone {
             return json!({ "condition": view.condition.name(), "nodes": [] });

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_api::server_api::ApiErrorCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use tokio::time::Instant;
 
 use super::agent::Agent;
-use super::message::NodeMessage;
+use super::node_message::NodeMessage;
 use super::store::Destination;
-use crate::api::ApiErrorCode;
-use crate::message::cluster::{
+use crate::message::{
     ClusterOutput, ClusterStatus, ClusterToAdmin, NodeStatus, SharedChangeEvent, StatusPage,
 };
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::lease::{Facts, Lease, LeaseReply};
 use super::log_position::LogPosition;
 use super::members::{Gathered, MembersByChannel, TrackedChange};
-use super::message::MemberChange;
+use super::node_message::MemberChange;
 pub(super) use super::records::kept::KeptCalls;
 pub(super) use super::records::settings_log::{LogClaim, LogEntry, LogPart};
 pub(super) use super::records::{Destination, StoreError, StoreFuture};

@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 
+use dunlin_access::limits::user_connections::{UserConnections, UserCount};
+
 use super::agent::{Agent, TaskResult};
 use super::store::{StoreError, UserCountsWrite};
-use crate::limits::user_connections::{UserConnections, UserCount};
-use crate::message::cluster::{ClusterOutput, ClusterToWorker};
+use crate::message::{ClusterOutput, ClusterToWorker};
 
 /// The agent's state of the counts.
 #[derive(Default)]

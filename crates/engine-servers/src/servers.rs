@@ -5,10 +5,10 @@ use std::num::NonZeroU64;
 use dunlin_engine::nats::{Login, NatsConfig, StreamConfig, TlsMode};
 use dunlin_engine::{Server, ServerRole};
 
-use crate::namespace::raw_subjects;
+use dunlin_access::namespace::raw_subjects;
 
 /// The servers of an engine.
-pub(crate) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<Server> {
+pub fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<Server> {
     let server = |address: &String| {
         if let Some(path) = address.strip_prefix("unix:") {
             return Server { host: path.to_owned(), port: 0, role };
@@ -22,7 +22,7 @@ pub(crate) fn servers(config: &dunlin_config::Engine, role: ServerRole) -> Vec<S
 
 /// Returns the configuration of a NATS engine, without the credentials: they are read for each connection, because a JWT
 /// expires and its file is replaced.
-pub(crate) fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
+pub fn nats_config(config: &dunlin_config::Engine) -> NatsConfig {
     let reveal = |secret: &Option<dunlin_config::Secret>| {
         secret.as_ref().map(|secret| secret.reveal().to_owned())
     };

@@ -11,21 +11,22 @@ use rustls::{ClientConfig, RootCertStore};
 const NOBODY: &str = "nobody.invalid";
 
 /// Why certificates cannot be verified: the key at fault, the problem, and how to fix it.
-pub(crate) type TrustError = (&'static str, String, &'static str);
+pub type TrustError = (&'static str, String, &'static str);
 
 /// How connections to a server begin. Where the settings ask for TLS, no error leads to plain text: a TLS that cannot be
 /// built is replaced by one that trusts nobody, with which no connection is made.
 #[derive(Clone, Debug)]
-pub(crate) enum PeerTls {
+pub enum PeerTls {
     /// As the settings say.
     Plain,
+    /// By TLS.
     Tls(Tls),
 }
 
 impl PeerTls {
     /// Builds the TLS of an engine. Validation has refused one that cannot be built; should one get here all the same, the
     /// log says that no connection is made.
-    pub(crate) fn of_engine(engine: &Engine) -> PeerTls {
+    pub fn of_engine(engine: &Engine) -> PeerTls {
         if !engine.tls {
             return PeerTls::Plain;
         }
@@ -40,7 +41,7 @@ impl PeerTls {
     }
 
     /// Returns the TLS configuration; `None` for plain text.
-    pub(crate) fn config(&self) -> Option<&Tls> {
+    pub fn config(&self) -> Option<&Tls> {
         match self {
             PeerTls::Plain => None,
             PeerTls::Tls(tls) => Some(tls),
@@ -49,7 +50,7 @@ impl PeerTls {
 
     /// Returns the TLS of a connection to a host; `None` for plain text. Servers name other servers, and no certificate
     /// can bear some of these names: a connection to such a host fails.
-    pub(crate) fn client(&self, host: &str) -> Option<ClientTls> {
+    pub fn client(&self, host: &str) -> Option<ClientTls> {
         let tls = self.config()?;
         Some(tls.client(host).unwrap_or_else(|error| {
             tracing::error!(host, %error, "closed: no certificate can bear the name of a server");
@@ -62,7 +63,7 @@ impl PeerTls {
 ///
 /// # Errors
 /// The key at fault, the problem, and how to fix it.
-pub(crate) fn trust(ca: Option<&str>) -> Result<Tls, TrustError> {
+pub fn trust(ca: Option<&str>) -> Result<Tls, TrustError> {
     match ca {
         Some(ca) => Tls::with_roots(ca.as_bytes()).map_err(|error| {
             let sentence = format!("a certificate in it cannot be read: {error}");
@@ -78,7 +79,7 @@ pub(crate) fn trust(ca: Option<&str>) -> Result<Tls, TrustError> {
 ///
 /// # Errors
 /// Certificate and key cannot be read, or are not of one pair.
-pub(crate) fn judge_identity(engine: &Engine) -> io::Result<()> {
+pub fn judge_identity(engine: &Engine) -> io::Result<()> {
     identified(&trusts_nobody(), engine).map(drop)
 }
 
@@ -113,7 +114,7 @@ mod tests {
             let engine = Engine { tls: true, ca: Some(ca.into()), ..Engine::default() };
             assert!(PeerTls::of_engine(&engine).client("redis.example").is_some(), "{ca:?}");
         }
-        let root = include_str!("../../tests/data/root.pem");
+        let root = include_str!("../../server/tests/data/root.pem");
         let engine = Engine { tls: true, ca: Some(root.into()), ..Engine::default() };
         let tls = PeerTls::of_engine(&engine);
         // Names that a Sentinel, a cluster or NATS has sent.

@@ -16,7 +16,6 @@ mod admin;
 #[cfg(test)]
 mod authority_tests;
 mod clock;
-mod cluster;
 mod control;
 mod crash;
 mod engines;

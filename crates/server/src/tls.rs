@@ -2,21 +2,17 @@
 //!
 //! All listeners share the certificates; [`ResolvesServerCert`] selects one by the client's server name. A certificate is
 //! opened when it is set, so that an unusable one is rejected with the change, and read again when its files change.
-//! [`peer`] has the TLS of connections that this server makes.
 
-pub(crate) mod peer;
-
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use dunlin_config::{Certificate, Config, ConfigError, ConfigErrors, Ingress, Path};
+use dunlin_engine_servers::file::read_file;
 use dunlin_net::ServerTls;
 use dunlin_wire::text::trim_byte_order_mark;
-use rustix::fs::OFlags;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
@@ -28,9 +24,6 @@ use rustls::server::{
 use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::X509Certificate;
-
-/// The largest file of a chain or a key.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The TLS state of the listeners for one revision of the settings.
 pub(crate) struct Tls {
@@ -375,23 +368,6 @@ fn open(name: &str, certificate: &Certificate) -> Result<OpenedCertificate, Conf
         ),
     })?;
     Ok(OpenedCertificate { name: name.into(), certified: Arc::new(certified), names, not_after_s })
-}
-
-/// Reads a regular file named by a caller. A pipe would block the thread, and a device would never end.
-pub(crate) fn read_file(path: &str) -> io::Result<String> {
-    let mut options = OpenOptions::new();
-    let nonblocking = OFlags::NONBLOCK.bits() as i32;
-    let file = options.read(true).custom_flags(nonblocking).open(path)?;
-    let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()));
-    if !file.metadata()?.is_file() {
-        return refused("it is no regular file");
-    }
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return refused("it is larger than 1 MiB");
-    }
-    Ok(trim_byte_order_mark(&text).to_owned())
 }
 
 /// Whether a change makes this process open files by name.

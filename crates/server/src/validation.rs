@@ -8,15 +8,15 @@ use dunlin_config::{
     ChannelOptions, Config, ConfigError, ConfigErrors, Map, Path, Secret, Tenant, TokenRules,
     Upstream, Webhooks,
 };
+use dunlin_engine_servers::login::{credentials, is_in_file};
+use dunlin_engine_servers::tls as peer;
 use dunlin_net::Url;
 use rustls::pki_types::ServerName;
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
-use crate::engines::login::{credentials, is_in_file};
 use crate::namespace::bounded_regex;
 use crate::namespace::expression;
-use crate::tls::peer;
 use crate::{auth, push, tls};
 
 /// A configuration that has passed every check: the only kind that is served.

@@ -194,7 +194,7 @@ fn every_metric_that_the_docs_name_exists() {
     let declared = [
         "api/src/proxy/stats.rs",
         "server/src/admin/worker_metrics.rs",
-        "server/src/cluster/state.rs",
+        "cluster/src/state.rs",
         "server/src/engines/stats.rs",
         "server/src/metrics/mod.rs",
         "server/src/push/metrics.rs",
@@ -299,7 +299,7 @@ fn text_is_clean() {
 }
 
 /// The crates that turn settings into what guards something.
-const ROOMS: [&str; 3] = ["access", "api", "server"];
+const ROOMS: [&str; 5] = ["access", "api", "cluster", "engine-servers", "server"];
 
 /// What builds a guard of a setting, and the files of the rooms of the server that may call it. Each of them closes what cannot be built:
 /// it returns no `Result` from which a caller could make "no restriction".
@@ -307,13 +307,13 @@ const GUARDS: [(&str, &[&str]); 6] = [
     ("RegexBuilder::new(", &["access/src/namespace/bounded_regex.rs"]),
     ("Regex::new(", &[]),
     ("ENV.compile(", &["access/src/namespace/expression.rs"]),
-    ("Tls::system(", &["server/src/tls/peer.rs"]),
+    ("Tls::system(", &["engine-servers/src/tls.rs"]),
     ("WebPkiClientVerifier::", &["server/src/tls.rs"]),
     (
         "Tls::with_roots(",
         // All but the first return the error to whoever was about to connect.
         &[
-            "server/src/tls/peer.rs",
+            "engine-servers/src/tls.rs",
             "server/src/control/key_fetcher.rs",
             "server/src/webhooks/checks.rs",
             "server/src/webhooks/sender.rs",

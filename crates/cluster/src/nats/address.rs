@@ -6,6 +6,9 @@ use std::time::Duration;
 use dunlin_config::Engine;
 use dunlin_engine::Server;
 use dunlin_engine::nats::{NatsConfig, ServerInfo, TlsMode, greeting, refusal_of_text};
+use dunlin_engine_servers::login::credentials;
+use dunlin_engine_servers::servers::nats_config;
+use dunlin_engine_servers::tls::PeerTls;
 use dunlin_wire::nats::{Limits, Operation, encode_connect, parse};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -14,30 +17,27 @@ use tokio_rustls::TlsConnector;
 
 use super::condition_of;
 use super::link::{NatsLink, refusal};
-use crate::cluster::byte_stream::ByteStream;
-use crate::cluster::condition::Condition;
-use crate::cluster::inbox::Inbox;
-use crate::cluster::records::refused;
-use crate::cluster::store::StoreError;
-use crate::engines::login::credentials;
-use crate::engines::servers::nats_config;
-use crate::tls::peer::PeerTls;
+use crate::byte_stream::ByteStream;
+use crate::condition::Condition;
+use crate::inbox::Inbox;
+use crate::records::refused;
+use crate::store::StoreError;
 
 /// The largest greeting of a server, in bytes.
 const GREETING_BYTES_MAX: usize = 64 << 10;
 
 /// The servers of an engine.
 #[derive(Clone)]
-pub(in crate::cluster) struct NatsAddress {
+pub(crate) struct NatsAddress {
     pub(super) engine: Arc<Engine>,
     config: Arc<NatsConfig>,
     tls: PeerTls,
     /// The prefix of the cluster's subjects.
-    pub(in crate::cluster) prefix: Arc<str>,
+    pub(crate) prefix: Arc<str>,
 }
 
 impl NatsAddress {
-    pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> NatsAddress {
+    pub(crate) fn new(engine: &Arc<Engine>) -> NatsAddress {
         let config = NatsConfig { name: "dunlin-cluster".to_owned(), ..nats_config(engine) };
         let prefix = format!("{}.cluster", engine.prefix).into();
         NatsAddress {
@@ -145,7 +145,7 @@ impl NatsAddress {
     }
 
     /// The servers, for messages.
-    pub(in crate::cluster) fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         self.engine.addresses.join(", ")
     }
 }

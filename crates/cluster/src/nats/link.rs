@@ -24,10 +24,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::condition_of;
-use crate::cluster::condition::Condition;
-use crate::cluster::inbox::{Inbox, OVERRUN};
-use crate::cluster::records::refused;
-use crate::cluster::store::{RawMessage, StoreError};
+use crate::condition::Condition;
+use crate::inbox::{Inbox, OVERRUN};
+use crate::records::refused;
+use crate::store::{RawMessage, StoreError};
 
 /// The timeout of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -418,7 +418,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::inbox::inbox;
+    use crate::inbox::inbox;
 
     #[test]
     fn parts_of_messages_are_put_together_in_their_order() {

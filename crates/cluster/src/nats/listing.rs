@@ -12,9 +12,9 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::stream::{NatsStream, Response, expected};
-use crate::cluster::ordered::{Record, RecordStream as _};
-use crate::cluster::records::{ATTEMPTS_MAX, contended};
-use crate::cluster::store::StoreError;
+use crate::ordered::{Record, RecordStream as _};
+use crate::records::{ATTEMPTS_MAX, contended};
+use crate::store::StoreError;
 
 /// The longest time to wait for the election of a leader and for it to catch up.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 
 use super::condition_of;
 use super::link::{NatsLink, NatsReplies, NatsReply};
-use crate::cluster::condition::Condition;
-use crate::cluster::ordered::{Record, RecordStream, RecordWrite};
-use crate::cluster::records::refused;
-use crate::cluster::store::StoreError;
+use crate::condition::Condition;
+use crate::ordered::{Record, RecordStream, RecordWrite};
+use crate::records::refused;
+use crate::store::StoreError;
 
 const NO_MESSAGE: u32 = 10_037;
 const SEQUENCE_NOT_FOUND: u32 = 10_043;
@@ -96,7 +96,7 @@ fn stream_gone() -> StoreError {
 }
 
 /// The stream, accessed over one connection.
-pub(in crate::cluster) struct NatsStream {
+pub(crate) struct NatsStream {
     link: NatsLink,
     name: String,
     /// Its configuration, as JSON.
@@ -392,12 +392,12 @@ fn delivered(reply: &str) -> Option<(u64, i64, u64)> {
 #[cfg(test)]
 impl NatsStream {
     /// Deletes the stream with all its records.
-    pub(in crate::cluster) async fn delete(&self) {
+    pub(crate) async fn delete(&self) {
         self.ask("STREAM.DELETE", &json!({})).next().await.expect("an answer");
     }
 
     /// The replicas of the stream, as its leader reports them.
-    pub(in crate::cluster) async fn replicas(&self) -> Value {
+    pub(crate) async fn replicas(&self) -> Value {
         let answer = self.ask("STREAM.INFO", &json!({})).next().await.expect("an answer");
         serde_json::from_slice::<Value>(&answer.payload).expect("JSON")["cluster"].take()
     }

@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{OrderedStore, Record, RecordStream};
-use crate::cluster::condition::Condition;
-use crate::cluster::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
-use crate::cluster::log_position::LogPosition;
-use crate::cluster::records::settings_log::LogHead;
-use crate::cluster::records::{ATTEMPTS_MAX, VERSION, contended};
-use crate::cluster::store::StoreError;
+use crate::condition::Condition;
+use crate::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
+use crate::log_position::LogPosition;
+use crate::records::settings_log::LogHead;
+use crate::records::{ATTEMPTS_MAX, VERSION, contended};
+use crate::store::StoreError;
 
 /// How long a number stays reserved for its former holder.
 const NUMBER_KEPT_MS: i64 = 86_400_000;
@@ -390,9 +390,9 @@ pub(super) async fn leave(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::inbox::Inbox;
-    use crate::cluster::memory::Memory;
-    use crate::cluster::store::Store as _;
+    use crate::inbox::Inbox;
+    use crate::memory::Memory;
+    use crate::store::Store as _;
 
     fn record(number: u16, uid: &str, seq: u64, time_ms: i64) -> Record {
         let facts = Facts::named("");

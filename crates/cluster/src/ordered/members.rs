@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::lease::ProcessRecord;
 use super::{OrderedStore, Record, RecordStream, RecordWrite};
-use crate::cluster::members::{Gathered, MembersByChannel};
-use crate::cluster::message::{MemberChange, StoredMember};
-use crate::cluster::records::{ATTEMPTS_MAX, VERSION, contended};
-use crate::cluster::store::StoreError;
+use crate::members::{Gathered, MembersByChannel};
+use crate::node_message::{MemberChange, StoredMember};
+use crate::records::{ATTEMPTS_MAX, VERSION, contended};
+use crate::store::StoreError;
 
 /// The most late entries that one read of a channel removes.
 const LATE_REMOVED_MAX: usize = 256;

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use self::lease::LeaseTable;
 use super::lease::{Facts, Lease, LeaseReply};
 use super::members::{Gathered, MembersByChannel, TrackedChange};
-use super::message::MemberChange;
+use super::node_message::MemberChange;
 use super::records::{Group, Key, RecordPut, RecordRead, RecordVersion, Records, Turns};
 use super::store::{Destination, Store, StoreError, StoreFuture, UserCountsWrite};
 

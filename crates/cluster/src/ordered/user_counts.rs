@@ -10,8 +10,8 @@ use dunlin_engine::nats::word;
 use serde::{Deserialize, Serialize};
 
 use super::{OrderedStore, Record, RecordStream, RecordWrite};
-use crate::cluster::records::{ATTEMPTS_MAX, VERSION, contended};
-use crate::cluster::store::{StoreError, UserCountsWrite};
+use crate::records::{ATTEMPTS_MAX, VERSION, contended};
+use crate::store::{StoreError, UserCountsWrite};
 
 /// The stored form of a count.
 #[derive(Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ATTEMPTS_MAX, Key, Records, StoreError, VERSION, contended, get_one, put_one, refused,
 };
-use crate::cluster::condition::Condition;
+use crate::condition::Condition;
 
 /// The stored form of the key.
 #[derive(Serialize, Deserialize)]
@@ -15,21 +15,18 @@ struct BudgetsKey {
     key: [u8; 16],
 }
 
-pub(in crate::cluster) fn encode(key: [u8; 16]) -> Vec<u8> {
+pub(crate) fn encode(key: [u8; 16]) -> Vec<u8> {
     serde_json::to_vec(&BudgetsKey { v: VERSION, key }).unwrap_or_default()
 }
 
 /// Reads the key; `None`: it is of another version.
-pub(in crate::cluster) fn decode(value: &[u8]) -> Option<[u8; 16]> {
+pub(crate) fn decode(value: &[u8]) -> Option<[u8; 16]> {
     let read: BudgetsKey = serde_json::from_slice(value).ok()?;
     (read.v == VERSION).then_some(read.key)
 }
 
 /// Reads the cluster's key, and stores `made` if there was none.
-pub(in crate::cluster) async fn read(
-    records: &dyn Records,
-    made: [u8; 16],
-) -> Result<[u8; 16], StoreError> {
+pub(crate) async fn read(records: &dyn Records, made: [u8; 16]) -> Result<[u8; 16], StoreError> {
     for _ in 0..ATTEMPTS_MAX {
         if let Some(found) = get_one(records, Key::Budgets).await? {
             let foreign = "the key of budgets is something that another program wrote";

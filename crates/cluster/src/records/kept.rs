@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Kept calls with their names.
-pub(in crate::cluster) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
+pub(crate) type KeptCalls = Vec<(Box<str>, Vec<u8>)>;
 
 /// The stored form of a call.
 #[derive(Serialize, Deserialize)]
@@ -27,19 +27,19 @@ struct KeptRecord<'a> {
 }
 
 /// Encodes a call; `None` if it is not JSON.
-pub(in crate::cluster) fn encode(name: &str, call: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn encode(name: &str, call: &[u8]) -> Option<Vec<u8>> {
     let call = serde_json::from_slice(call).ok()?;
     serde_json::to_vec(&KeptRecord { v: VERSION, name: name.into(), call }).ok()
 }
 
 /// Reads the name and the call of a record.
-pub(in crate::cluster) fn decode(value: &[u8]) -> Option<(Box<str>, Vec<u8>)> {
+pub(crate) fn decode(value: &[u8]) -> Option<(Box<str>, Vec<u8>)> {
     let KeptRecord { name, call, .. } = serde_json::from_slice(value).ok()?;
     Some((name.into(), call.get().as_bytes().to_vec()))
 }
 
 /// Keeps the calls without a record.
-pub(in crate::cluster) async fn keep_absent(
+pub(crate) async fn keep_absent(
     records: &dyn Records,
     calls: &KeptCalls,
 ) -> Result<(), StoreError> {
@@ -49,11 +49,7 @@ pub(in crate::cluster) async fn keep_absent(
     records.put(calls.iter().filter_map(put).collect()).await.map(drop)
 }
 
-pub(in crate::cluster) async fn keep(
-    records: &dyn Records,
-    name: &str,
-    call: &[u8],
-) -> Result<(), StoreError> {
+pub(crate) async fn keep(records: &dyn Records, name: &str, call: &[u8]) -> Result<(), StoreError> {
     let Some(value) = encode(name, call) else { return Ok(()) };
     let key = Key::Kept(name.into());
     for _ in 0..ATTEMPTS_MAX {
@@ -65,16 +61,13 @@ pub(in crate::cluster) async fn keep(
     Err(contended())
 }
 
-pub(in crate::cluster) async fn read(records: &dyn Records) -> Result<KeptCalls, StoreError> {
+pub(crate) async fn read(records: &dyn Records) -> Result<KeptCalls, StoreError> {
     let found = records.list(Group::Kept).await?;
     Ok(found.iter().filter_map(|found| decode(&found.value)).collect())
 }
 
 /// Removes calls, unless others have taken their place meanwhile.
-pub(in crate::cluster) async fn remove(
-    records: &dyn Records,
-    calls: &KeptCalls,
-) -> Result<(), StoreError> {
+pub(crate) async fn remove(records: &dyn Records, calls: &KeptCalls) -> Result<(), StoreError> {
     let keys = calls.iter().map(|(name, _)| Key::Kept(name.clone())).collect();
     let found = records.get(keys).await?.into_iter().zip(calls);
     let still = |(found, call): (Option<RecordRead>, _)| {

@@ -11,12 +11,12 @@ use super::{
     Destination, Group, Key, RecordPut, RecordRead, RecordVersion, Records, StoreError, VERSION,
     get_one, put_one, refused,
 };
-use crate::cluster::condition::Condition;
-use crate::cluster::log_position::{BYTES_MAX, CHANGES_MAX, LogPosition};
+use crate::condition::Condition;
+use crate::log_position::{BYTES_MAX, CHANGES_MAX, LogPosition};
 
 /// The result of a claim to append to the log of settings.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::cluster) enum LogClaim {
+pub(crate) enum LogClaim {
     Claimed(LogPosition),
     /// Another node holds the claim.
     UnderWay(LogPosition),
@@ -25,55 +25,55 @@ pub(in crate::cluster) enum LogClaim {
 }
 
 /// A change for the log of settings.
-pub(in crate::cluster) struct LogEntry {
-    pub(in crate::cluster) at: LogPosition,
-    pub(in crate::cluster) sealed: Vec<u8>,
+pub(crate) struct LogEntry {
+    pub(crate) at: LogPosition,
+    pub(crate) sealed: Vec<u8>,
     /// The message that is published to all nodes once the change is in the log.
-    pub(in crate::cluster) message: Vec<u8>,
+    pub(crate) message: Vec<u8>,
 }
 
 /// A part of the log of settings.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::cluster) struct LogPart {
+pub(crate) struct LogPart {
     /// Zeros without a log.
-    pub(in crate::cluster) log: LogPosition,
+    pub(crate) log: LogPosition,
     /// Changes up to this number are no longer kept.
-    pub(in crate::cluster) since: u64,
+    pub(crate) since: u64,
     /// Sealed changes by number.
-    pub(in crate::cluster) changes: Vec<(u64, Vec<u8>)>,
+    pub(crate) changes: Vec<(u64, Vec<u8>)>,
 }
 
 /// The head of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::cluster) struct LogHead {
-    pub(in crate::cluster) v: u8,
-    pub(in crate::cluster) id: u64,
-    pub(in crate::cluster) revision: u64,
+pub(crate) struct LogHead {
+    pub(crate) v: u8,
+    pub(crate) id: u64,
+    pub(crate) revision: u64,
     /// Changes up to this number are no longer kept.
-    pub(in crate::cluster) since: u64,
+    pub(crate) since: u64,
     /// The size of all kept changes.
-    pub(in crate::cluster) bytes: usize,
+    pub(crate) bytes: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::cluster) claim: Option<Claim>,
+    pub(crate) claim: Option<Claim>,
 }
 
 /// The claim to append, valid from the time of this record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::cluster) struct Claim {
-    pub(in crate::cluster) uid: Arc<str>,
-    pub(in crate::cluster) hold_ms: u64,
+pub(crate) struct Claim {
+    pub(crate) uid: Arc<str>,
+    pub(crate) hold_ms: u64,
 }
 
 impl LogHead {
-    pub(in crate::cluster) fn position(&self) -> LogPosition {
+    pub(crate) fn position(&self) -> LogPosition {
         LogPosition { id: self.id, revision: self.revision }
     }
 
-    pub(in crate::cluster) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    pub(in crate::cluster) fn decode(value: &[u8]) -> Option<LogHead> {
+    pub(crate) fn decode(value: &[u8]) -> Option<LogHead> {
         serde_json::from_slice(value).ok()
     }
 }
@@ -98,7 +98,7 @@ async fn put_head(
 const HEAD_BYTES: usize = 7;
 
 /// Splits a change into values of at most `value_bytes_max`. `None` if that is too small.
-pub(in crate::cluster) fn parts(sealed: &[u8], value_bytes_max: usize) -> Option<Vec<Vec<u8>>> {
+pub(crate) fn parts(sealed: &[u8], value_bytes_max: usize) -> Option<Vec<Vec<u8>>> {
     let room = value_bytes_max.checked_sub(HEAD_BYTES).filter(|room| *room > 0)?;
     let count = u16::try_from(sealed.len().div_ceil(room)).ok()?.max(1);
     let bytes = u32::try_from(sealed.len()).ok()?;
@@ -111,14 +111,14 @@ pub(in crate::cluster) fn parts(sealed: &[u8], value_bytes_max: usize) -> Option
 }
 
 /// Parses a part: the number of parts, the bytes of the change, and the bytes of this part. `None` for another version.
-pub(in crate::cluster) fn read_part(part: &[u8]) -> Option<(u16, u32, &[u8])> {
+pub(crate) fn read_part(part: &[u8]) -> Option<(u16, u32, &[u8])> {
     let (head, sealed) = part.split_first_chunk::<HEAD_BYTES>()?;
     let [VERSION, high, low, ref bytes @ ..] = *head else { return None };
     Some((u16::from_be_bytes([high, low]), u32::from_be_bytes(*bytes), sealed))
 }
 
 /// Claims the right to append for the process `uid`.
-pub(in crate::cluster) async fn claim(
+pub(crate) async fn claim(
     records: &dyn Records,
     uid: &Arc<str>,
     hold_ms: u64,
@@ -146,10 +146,7 @@ pub(in crate::cluster) async fn claim(
     })
 }
 
-pub(in crate::cluster) async fn release(
-    records: &dyn Records,
-    uid: &Arc<str>,
-) -> Result<(), StoreError> {
+pub(crate) async fn release(records: &dyn Records, uid: &Arc<str>) -> Result<(), StoreError> {
     if let Some((version, head, _)) = read_head(records).await?
         && head.claim.as_ref().is_some_and(|claim| claim.uid == *uid)
     {
@@ -195,10 +192,7 @@ async fn write_change(
     Ok(!records.put(puts.collect()).await?.contains(&None))
 }
 
-pub(in crate::cluster) async fn extend(
-    records: &dyn Records,
-    part: &LogPart,
-) -> Result<bool, StoreError> {
+pub(crate) async fn extend(records: &dyn Records, part: &LogPart) -> Result<bool, StoreError> {
     let mut lacking = Vec::new();
     let newest = read_head(records).await?.map_or(0, |(_, head, _)| head.revision);
     for (number, sealed) in part.changes.iter().filter(|(number, _)| *number > newest) {
@@ -228,7 +222,7 @@ pub(in crate::cluster) async fn extend(
     Ok(is_extended && put_head(records, after, &head).await?)
 }
 
-pub(in crate::cluster) async fn append(
+pub(crate) async fn append(
     records: &dyn Records,
     uid: &Arc<str>,
     entry: &LogEntry,
@@ -273,10 +267,7 @@ pub(in crate::cluster) async fn append(
     Ok(true)
 }
 
-pub(in crate::cluster) async fn read(
-    records: &dyn Records,
-    known: LogPosition,
-) -> Result<LogPart, StoreError> {
+pub(crate) async fn read(records: &dyn Records, known: LogPosition) -> Result<LogPart, StoreError> {
     loop {
         let Some((_, head, _)) = read_head(records).await?.filter(|(_, head, _)| head.id != 0)
         else {

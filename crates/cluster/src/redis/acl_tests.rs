@@ -6,15 +6,15 @@ use dunlin_hub::{ClientInfo, SessionId};
 use dunlin_testkit::Redis;
 
 use super::*;
-use crate::cluster::inbox::inbox;
-use crate::cluster::lease::LeaseWrite;
-use crate::cluster::log_position::LogPosition;
-use crate::cluster::message::StoredMember;
-use crate::cluster::store::{LogClaim, LogEntry};
+use crate::inbox::inbox;
+use crate::lease::LeaseWrite;
+use crate::log_position::LogPosition;
+use crate::node_message::StoredMember;
+use crate::store::{LogClaim, LogEntry};
 
 /// The words of the documented `ACL SETUSER` line.
 fn documented_user() -> Vec<&'static str> {
-    let page = include_str!("../../../../../docs/operating/cluster.md");
+    let page = include_str!("../../../../docs/operating/cluster.md");
     let line = page.split('`').find(|text| text.starts_with("ACL SETUSER ")).unwrap();
     let rules = line.split_once(">password ").unwrap().1;
     let fix = Condition::NotPermitted.fix(dunlin_config::EngineKind::Redis);

@@ -5,27 +5,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_config::{Engine, EngineLayout, EngineTopology, Secret};
+use dunlin_engine_servers::tls::PeerTls;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::link::{Commands, RedisLink, RedisReply};
 use super::refused;
-use crate::cluster::byte_stream::ByteStream;
-use crate::cluster::inbox::Inbox;
-use crate::cluster::store::StoreError;
-use crate::tls::peer::PeerTls;
+use crate::byte_stream::ByteStream;
+use crate::inbox::Inbox;
+use crate::store::StoreError;
 
 /// The most redirections between nodes of a Redis Cluster.
 const REDIRECTIONS_MAX: usize = 4;
 
 /// The servers of an engine.
 #[derive(Clone)]
-pub(in crate::cluster) struct RedisAddress {
+pub(crate) struct RedisAddress {
     engine: Arc<Engine>,
     tls: PeerTls,
     /// The prefix of all keys and channels of the cluster.
-    pub(in crate::cluster) prefix: Arc<str>,
+    pub(crate) prefix: Arc<str>,
 }
 
 impl RedisAddress {
@@ -39,7 +39,7 @@ impl RedisAddress {
         (is_one && self.engine.layout == EngineLayout::Centrifugo).then_some(&*self.engine.prefix)
     }
 
-    pub(in crate::cluster) fn new(engine: &Arc<Engine>) -> RedisAddress {
+    pub(crate) fn new(engine: &Arc<Engine>) -> RedisAddress {
         // Pub/sub ignores the database number.
         let base = match engine.database {
             0 => engine.prefix.to_string(),
@@ -156,7 +156,7 @@ impl RedisAddress {
     }
 
     /// The servers, for messages.
-    pub(in crate::cluster) fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         self.engine.addresses.join(", ")
     }
 }

@@ -8,9 +8,9 @@ use std::sync::{Arc, LazyLock};
 
 use super::link::{RedisReply, Script};
 use super::{RedisStore, refused};
-use crate::cluster::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
-use crate::cluster::log_position::LogPosition;
-use crate::cluster::store::{Destination, StoreError};
+use crate::lease::{Facts, Lease, LeaseReply, LeaseWrite, Node};
+use crate::log_position::LogPosition;
+use crate::store::{Destination, StoreError};
 
 /// KEYS: nodes, uids, links, settings. ARGV: uid, number, milliseconds, facts, whether to take over a number whose lease has
 /// ended, channel of this node's own pub/sub probe, the probe, number of the connection.

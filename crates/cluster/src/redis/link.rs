@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::refused;
-use crate::cluster::inbox::{Inbox, OVERRUN};
-use crate::cluster::store::StoreError;
+use crate::inbox::{Inbox, OVERRUN};
+use crate::store::StoreError;
 
 /// The timeout of a reply. After it Redis counts as unreachable although its connection is open.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -11,9 +11,9 @@ use dunlin_engine::redis::centrifugo_client;
 use super::RedisStore;
 use super::link::{Commands, RedisLink, RedisReply, Script};
 use super::reads::{CURSOR_0, ELEMENTS_A_STEP, page};
-use crate::cluster::members::{Gathered, MembersByChannel, TrackedChange, all_gone};
-use crate::cluster::message::{MemberChange, StoredMember, unix_ms};
-use crate::cluster::store::StoreError;
+use crate::members::{Gathered, MembersByChannel, TrackedChange, all_gone};
+use crate::node_message::{MemberChange, StoredMember, unix_ms};
+use crate::store::StoreError;
 
 /// Channels that one pipeline of commands reads.
 const CHANNELS_A_STEP: usize = 128;

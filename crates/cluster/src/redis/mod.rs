@@ -46,7 +46,7 @@ use super::condition::Condition;
 use super::inbox::Inbox;
 use super::lease::{Facts, Lease, LeaseReply};
 use super::members::{Gathered, MembersByChannel, TrackedChange};
-use super::message::MemberChange;
+use super::node_message::MemberChange;
 use super::records::{Records, Turns};
 use super::store::{Destination, Store, StoreError, StoreFuture, UserCountsWrite};
 

@@ -10,9 +10,9 @@ use tokio::sync::Mutex;
 
 use super::address::RedisAddress;
 use super::link::{Commands, RedisLink, RedisReply};
-use crate::cluster::condition::Condition;
-use crate::cluster::inbox::Inbox;
-use crate::cluster::store::StoreError;
+use crate::condition::Condition;
+use crate::inbox::Inbox;
+use crate::store::StoreError;
 
 /// Elements that one step scans. Redis serves no other client meanwhile.
 pub(super) const ELEMENTS_A_STEP: &[u8] = b"256";

@@ -10,11 +10,11 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 use super::link::{Commands, RedisReply};
 use super::{RedisStore, malformed};
-use crate::cluster::records::settings_log::{Claim, LogHead, parts, read_part};
-use crate::cluster::records::{
+use crate::records::settings_log::{Claim, LogHead, parts, read_part};
+use crate::records::{
     Group, Key, RecordPut, RecordRead, RecordVersion, Records, VERSION, budgets_key, kept,
 };
-use crate::cluster::store::{Destination, StoreError, StoreFuture};
+use crate::store::{Destination, StoreError, StoreFuture};
 
 /// KEYS: the hash or string, links. ARGV: uid, connection (empty: any may write), field (empty: the key is a string), the SHA-1 of
 /// the value (empty: there is none), what to do, the new value. Returns whether the value was that.

@@ -7,11 +7,11 @@ use dunlin_hub::{ClientInfo, SessionId};
 
 use super::link::RedisReply;
 use super::*;
-use crate::cluster::lease::LeaseWrite;
-use crate::cluster::log_position::LogPosition;
-use crate::cluster::message::StoredMember;
-use crate::cluster::store::{LogClaim, LogEntry, LogPart};
-use crate::cluster::test_servers::Redis;
+use crate::lease::LeaseWrite;
+use crate::log_position::LogPosition;
+use crate::node_message::StoredMember;
+use crate::store::{LogClaim, LogEntry, LogPart};
+use crate::test_servers::Redis;
 
 /// Opens a connection of the process `uid`.
 async fn store(redis: &Redis, uid: &str) -> RedisStore {

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use super::RedisStore;
 use super::link::Script;
-use crate::cluster::store::{StoreError, UserCountsWrite};
+use crate::store::{StoreError, UserCountsWrite};
 
 /// Users that one script writes. Redis serves no other client while a script runs.
 const USERS_A_STEP: usize = 128;

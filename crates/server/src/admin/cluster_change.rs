@@ -7,6 +7,10 @@
 
 use std::collections::VecDeque;
 
+use dunlin_cluster::message::{
+    ClaimError, ClusterMessage, ClusterStatus, OutOfSync, SharedChange, SharedChangeBatch,
+    SharedChangeEvent, SharedChangeRequest,
+};
 use dunlin_config::store::ClusterPosition;
 use dunlin_config::{Change, ConfigErrors};
 use dunlin_net::ConnId;
@@ -15,10 +19,6 @@ use serde_json::{Value, json};
 use super::commit::{ReplyTo, SubmittedChange};
 use super::problem::{self, ProblemDetails};
 use super::{Admin, Cx, answer_json, respond};
-use crate::message::cluster::{
-    ClaimError, ClusterMessage, ClusterStatus, OutOfSync, SharedChange, SharedChangeBatch,
-    SharedChangeEvent, SharedChangeRequest,
-};
 
 /// How long other nodes may not make changes while this node applies one, in addition to the duration of a canary trial.
 const HOLD_MS: u64 = 60_000;

@@ -3,6 +3,7 @@
 //! The control thread queries the nodes through the cluster's engine; on each, the admin thread answers. Nodes that do
 //! not answer within `cluster.call_timeout_ms` are listed.
 
+use dunlin_cluster::message::{ClusterMessage, ClusterStatus, NodeStatus, StatusPage};
 use dunlin_net::ConnId;
 use dunlin_net::http::{self, query};
 use serde_json::{Value, json};
@@ -11,7 +12,6 @@ use super::call;
 use super::problem::{self, ProblemDetails};
 use super::worker_query::WorkerQueries;
 use super::{Admin, Cx, answer_json};
-use crate::message::cluster::{ClusterMessage, ClusterStatus, NodeStatus, StatusPage};
 
 /// Most requests in flight.
 const REQUESTS_MAX: usize = 16;

@@ -16,6 +16,7 @@ use dunlin_config::{
     Applies, Change, ChangedKey, Config, ConfigErrors, Effect, Effects, PreparedChange, Snapshot,
     sends_secret_elsewhere,
 };
+use dunlin_engine_servers::login;
 use dunlin_net::{ConnId, TimerId};
 use serde_json::{Value, json};
 
@@ -251,8 +252,7 @@ impl Admin {
         // The contents of a file that this process can read are as secret as the value of a key. Without the token none is
         // opened.
         let names_files = |before: &Config, after: &Config| {
-            crate::tls::names_files(before, after)
-                || crate::engines::login::names_files(before, after)
+            crate::tls::names_files(before, after) || login::names_files(before, after)
         };
         let judge = |before: &Config, after: &Config, errors: &mut ConfigErrors| match submitted
             .secrets

@@ -62,6 +62,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use dunlin_cluster::message::{ClusterToAdmin, StatusPage};
 use dunlin_config::store::Store;
 use dunlin_config::{Config, Effect, Effects, Log};
 use dunlin_metrics::{Registry, text};
@@ -91,8 +92,6 @@ use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
 use crate::message::admin::AdminMessage;
 use crate::message::bus::Endpoint;
-use crate::message::cluster::ClusterToAdmin;
-use crate::message::cluster::StatusPage;
 use crate::metrics::log_gate::LogGate;
 use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::push::PushHandle;

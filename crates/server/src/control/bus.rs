@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_cluster::message::ClusterOutput;
+use dunlin_cluster::{ClusterHandle, OutboxReader};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::key_fetcher::KeyFetcher;
-use crate::cluster::ClusterHandle;
-use crate::cluster::outbox::{OutboxReader, bytes_of};
 use crate::message::bus::{Addressed, Addresses, Endpoint};
-use crate::message::cluster::ClusterOutput;
 use crate::message::control::ControlMessage;
 use crate::message::webhooks::WebhooksMessage;
 use crate::message::worker::WorkerMessage;
@@ -86,7 +85,7 @@ struct Waiting {
 
 impl Waiting {
     fn push(&mut self, output: ClusterOutput) {
-        let (to, bytes) = (self.to, bytes_of(&output));
+        let (to, bytes) = (self.to, output.bytes());
         let message = match output {
             ClusterOutput::Worker(worker, message) => to.worker(worker).seal(message),
             ClusterOutput::Admin(message) => to.admin().seal(message),

@@ -8,13 +8,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dunlin_cluster::{ClusterHandle, outbox};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::admin::{AdminParams, AdminThread};
-use crate::cluster::ClusterHandle;
-use crate::cluster::outbox::outbox;
 use crate::error::ServeError;
 use crate::message::bus::Endpoint;
 use crate::message::control::ControlMessage;

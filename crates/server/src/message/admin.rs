@@ -1,6 +1,7 @@
 //! What the admin thread receives.
 
-use super::cluster::ClusterToAdmin;
+use dunlin_cluster::message::ClusterToAdmin;
+
 use super::worker::AffectedCounts;
 use crate::auth::revocation::Revocation;
 

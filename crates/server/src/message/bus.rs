@@ -259,8 +259,9 @@ impl SmallBus {
 
 #[cfg(test)]
 mod tests {
+    use dunlin_cluster::message::{ClusterMessage, ClusterToWorker};
+
     use super::*;
-    use crate::message::cluster::{ClusterMessage, ClusterToWorker};
 
     #[test]
     fn messages_of_one_sender_whatever_their_room_arrive_in_order() {

@@ -1,6 +1,6 @@
 //! What the control thread receives.
 
-use super::cluster::ClusterMessage;
+use dunlin_cluster::message::ClusterMessage;
 
 /// A message to the control thread.
 pub(crate) enum ControlMessage {

@@ -5,10 +5,8 @@
 
 pub(crate) mod admin;
 pub(crate) mod bus;
-pub(crate) mod cluster;
 pub(crate) mod control;
 pub(crate) mod in_transit;
-pub(crate) mod online;
 pub(crate) mod push;
 pub(crate) mod webhooks;
 pub(crate) mod worker;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use dunlin_api::online::{OnlineQuery, OnlineReply};
 use dunlin_net::ConnId;
 use dunlin_webhooks::HookEvent;
 
-use super::online::{OnlineQuery, OnlineReply};
 use crate::request::trace_parent::TraceParent;
 
 /// The most calls in progress; further calls get a 503.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use dunlin_cluster::message::ClusterToWorker;
 use dunlin_hub::SessionId;
 
-use super::cluster::ClusterToWorker;
 use super::push::PushToWorker;
 use crate::api::connections::ConnectionSearch;
 use crate::auth::revocation::{Revocation, RevocationError};

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dunlin_api::online::{OnlineQuery, OnlineReply};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::thread::Shared;
-use crate::message::online::{OnlineQuery, OnlineReply};
 use crate::message::push::{PushOutput, PushToWorker};
 
 /// Time to wait for all workers. Sessions of a worker that has not answered by then count as absent: an extra push is

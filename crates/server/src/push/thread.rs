@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use dunlin_cluster::message::ClusterMessage;
 use dunlin_config::{ConfigErrors, PushConfig};
 use dunlin_push::journal::{Journal, JournalError, JournalWriter};
 use dunlin_push::registry::{Registry, RegistryError, Writer};
@@ -24,7 +25,6 @@ use super::token_feedback::TokenFeedback;
 use super::{PushHandle, call, durable, files};
 use crate::error::ServeError;
 use crate::message::bus::{Addressed, Endpoint};
-use crate::message::cluster::ClusterMessage;
 use crate::message::push::{
     PushAdmissions, PushMessage, PushOutput, PushReply, PushReplyBody, PushToWorker,
 };

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use dunlin_cluster::{ClusterState, LocalNode};
 use dunlin_config::Snapshot;
 use dunlin_webhooks::EventFilter;
 
 use super::ServerState;
 use crate::auth::revocation::Revocations;
-use crate::cluster::{ClusterState, LocalNode};
 use crate::limits::shared_buckets::SharedBuckets;
 use crate::limits::user_connections::UserConnections;
 use crate::metrics::Metric;

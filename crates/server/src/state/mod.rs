@@ -15,13 +15,13 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use dunlin_bus::{Monitor, Rollout};
+use dunlin_cluster::ClusterState;
 use dunlin_config::Config;
 use dunlin_hub::UserDirectory;
 use serde_json::{Value, json};
 
 use crate::auth::derived_keys::DerivedKeys;
 use crate::auth::revocation::Revocations;
-use crate::cluster::ClusterState;
 use crate::engines::disk::DiskLogs;
 use crate::engines::stats::EnginesStats;
 use crate::limits::admission::Admissions;

@@ -1,10 +1,10 @@
 //! Handles messages of the bus.
 
+use dunlin_cluster::message::{ClusterToWorker, RemoteMember};
 use dunlin_net::Context;
 
 use super::Worker;
 use super::link::Link;
-use crate::message::cluster::{ClusterToWorker, RemoteMember};
 use crate::message::push::PushToWorker;
 use crate::message::worker::WorkerMessage;
 

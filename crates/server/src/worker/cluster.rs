@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use dunlin_cluster::message::{
+    ClusterCommand, ClusterMessage, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
+};
 use dunlin_hub::{
     ChannelOptions, ChannelSummary, ClientInfo, Error, Event, MemberListError, MemberListRequest,
 };
@@ -14,9 +17,6 @@ use super::link::Link;
 use super::parts::{CallForm, CommandPlace, NewCall, Pending};
 use super::turn::{Core, Turn};
 use crate::api::{AboutUser, ApiError, CommandOutcome, Request};
-use crate::message::cluster::{
-    ClusterCommand, ClusterMessage, ClusterReply, ClusterRequest, MembersReport, TargetNodes,
-};
 use crate::metrics::Metric;
 
 impl Core<'_> {

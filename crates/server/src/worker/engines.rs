@@ -14,6 +14,8 @@ use dunlin_engine::{
     EngineConfig, EngineEvent, EngineId, EngineRequest, LinkFull, Links, Server, ServerRole,
     ShardId,
 };
+use dunlin_engine_servers::servers::{nats_config, servers};
+use dunlin_engine_servers::tls::PeerTls;
 use dunlin_hub::engine::NamespaceEngine;
 use dunlin_hub::{ChannelOptions, Now, wildcard};
 use dunlin_net::redis::{Client, ClientConfig, Received};
@@ -24,10 +26,8 @@ use super::turn::{Core, Turn};
 use super::link::{Link, Role};
 use super::nats::NatsConnection;
 use crate::engines::disk::DiskLogs;
-use crate::engines::servers::{nats_config, servers};
 use crate::engines::stats::{EngineSample, EngineStats};
 use crate::state::ServerState;
-use crate::tls::peer::PeerTls;
 
 /// The name of a connection in a server's `CLIENT LIST`.
 const NAME: &str = "dunlin";

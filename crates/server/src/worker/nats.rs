@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use dunlin_engine::nats::{Credentials, CredentialsError, NatsEngine, Pipe};
 use dunlin_engine::{LinkFull, Server};
+use dunlin_engine_servers::login::credentials;
+use dunlin_engine_servers::tls::PeerTls;
 use dunlin_net::{ConnId, ConnectConfig, Context, Limits};
 
 use super::link::Link;
-use crate::engines::login::credentials;
-use crate::tls::peer::PeerTls;
 
 /// The connection, and how the next is made.
 pub(super) struct NatsConnection {

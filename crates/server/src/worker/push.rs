@@ -1,6 +1,7 @@
 //! `/api/push` and what is below it, as a worker sees it: a request goes to the push thread over the bus, and pieces of
 //! the answer come back, as many as the client has room for.
 
+use dunlin_api::online::{OnlineQuery, OnlineReply};
 use dunlin_net::{ConnId, Context, WriteError, http};
 
 use super::api::errors_as_status;
@@ -9,7 +10,6 @@ use super::parts::{PushCalls, PushStep};
 use super::reply::PlainResponse;
 use super::turn::{Core, Turn};
 use crate::api::ApiErrorCode;
-use crate::message::online::{OnlineQuery, OnlineReply};
 use crate::message::push::{PushMessage, PushMethod, PushReply, PushRequest};
 use crate::metrics::Metric;
 use crate::request::trace_parent::TraceParent;

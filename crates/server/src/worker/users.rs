@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_cluster::message::ClusterMessage;
 use dunlin_hub::SessionId;
 use dunlin_hub::tenant::MARK;
 use dunlin_net::ConnId;
@@ -10,7 +11,6 @@ use dunlin_protocol::centrifuge::DisconnectCode;
 use super::clients::Clients;
 use super::turn::{Core, Turn};
 use crate::limits::user_connections::is_somebody;
-use crate::message::cluster::ClusterMessage;
 use crate::metrics::Metric;
 use crate::state::settings::Settings;
 

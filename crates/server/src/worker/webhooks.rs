@@ -1,6 +1,7 @@
 //! Events for webhooks: from the hub and the sessions to the webhooks thread, as far as a hook wants them.
 
 use dunlin_bus::SendError;
+use dunlin_cluster::message::ClusterMessage;
 use dunlin_config::HookEventKind;
 use dunlin_hub::SessionId;
 use dunlin_protocol::Encoding;
@@ -8,7 +9,6 @@ use dunlin_webhooks::{HookEvent, HookEventBody};
 
 use super::parts::Emitted;
 use super::turn::Core;
-use crate::message::cluster::ClusterMessage;
 use crate::message::control::ControlMessage;
 use crate::message::webhooks::WebhooksMessage;
 use crate::metrics::Metric;

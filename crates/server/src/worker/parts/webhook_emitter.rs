@@ -8,7 +8,7 @@ use dunlin_protocol::Encoding;
 use dunlin_protocol::pusher::EVENT_TAG;
 use dunlin_webhooks::{EventFilter, EventOwner, FilterCache, HookEventBody};
 
-use crate::message::cluster::{OccupancyChange, OccupancyEdge};
+use dunlin_cluster::message::{OccupancyChange, OccupancyEdge};
 
 /// Milliseconds between two log lines about events that were dropped.
 const LOG_INTERVAL_MS: u64 = 10_000;
