@@ -1,4 +1,4 @@
-//! dunlin: serve, apns, push, config, cluster, token, check; bench is a program of its own.
+//! dunlin: serve, apns, push, config, cluster, program, token, check; bench is a program of its own.
 #![forbid(unsafe_code)]
 
 mod apns;
@@ -6,6 +6,8 @@ mod check;
 mod cluster;
 mod config;
 mod error;
+#[cfg(feature = "programs")]
+mod program;
 mod push;
 mod serve;
 mod style;
@@ -51,6 +53,10 @@ enum Command {
     /// Send a notification to one device, or to every device token of a file
     #[command(subcommand, arg_required_else_help = true)]
     Push(push::Command),
+    /// Check a program, run its tests, ask its hooks, print its type definitions
+    #[cfg(feature = "programs")]
+    #[command(subcommand, arg_required_else_help = true)]
+    Program(program::Command),
     /// Create a token for testing, as your backend would
     Token(token::Token),
     /// Check which limits of this machine are too low for N connections, and print how to raise them
@@ -75,6 +81,8 @@ fn main() -> ExitCode {
         Command::Apns(apns) => apns.run(),
         Command::Config(config) => config.run(),
         Command::Cluster(cluster) => cluster.run(),
+        #[cfg(feature = "programs")]
+        Command::Program(program) => program.run(),
         Command::Push(push) => push.run(),
         Command::Token(token) => token.run(),
         Command::Check(check) => match check.run() {

@@ -1,0 +1,78 @@
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::ProgramError;
+use crate::hook::Hook;
+use crate::limits::Limits;
+use crate::luau;
+use crate::machine::Machine;
+
+/// The longest source of a program, in bytes.
+pub const SOURCE_BYTES_MAX: usize = 256 << 10;
+
+/// A compiled program. Clones share it.
+#[derive(Clone)]
+pub struct Code {
+    name: Arc<str>,
+    bytecode: Arc<[u8]>,
+    hooks: Arc<[Hook]>,
+}
+
+impl Code {
+    /// Compiles a program and starts it once, so that what is wrong outside its functions is found too.
+    ///
+    /// # Errors
+    /// What is wrong, with its line.
+    pub fn compile(name: &str, source: &str, limits: Limits) -> Result<Code, ProgramError> {
+        let error =
+            |message: String| ProgramError { program: name.to_owned(), line: None, message };
+        if source.len() > SOURCE_BYTES_MAX {
+            return Err(error(format!(
+                "the source has {} bytes; {SOURCE_BYTES_MAX} are allowed. Leave out what it does not need, or make two programs of it",
+                source.len()
+            )));
+        }
+        let bytecode: Arc<[u8]> = luau::compile(name, source)?.into();
+        let mut code = Code { name: name.into(), bytecode, hooks: Arc::default() };
+        let machine = code.start(limits)?;
+        code.hooks = Hook::ALL.into_iter().filter(|hook| machine.defines(*hook)).collect();
+        if code.hooks.is_empty() {
+            return Err(error(
+                "it returns no table with a hook; end it with `return { publish = function(event) ... end }`".into(),
+            ));
+        }
+        Ok(code)
+    }
+
+    /// Returns the program's name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether the program has a function for this hook.
+    pub fn defines(&self, hook: Hook) -> bool {
+        self.hooks.contains(&hook)
+    }
+
+    /// Whether both are the same compiled program.
+    pub fn is_same(&self, other: &Code) -> bool {
+        Arc::ptr_eq(&self.bytecode, &other.bytecode)
+    }
+
+    /// Starts the program in a machine of its own.
+    ///
+    /// # Errors
+    /// What stands outside its functions has failed, with its line.
+    pub fn start(&self, limits: Limits) -> Result<Box<dyn Machine>, ProgramError> {
+        Ok(Box::new(luau::Luau::start(&self.name, &self.bytecode, limits)?))
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Code")
+            .field("name", &self.name)
+            .field("hooks", &self.hooks)
+            .finish_non_exhaustive()
+    }
+}
