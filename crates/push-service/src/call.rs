@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use dunlin_net::ConnId;
 use dunlin_push::journal::JournalChange;
 use dunlin_push::registry::Device;
@@ -22,9 +23,8 @@ use super::senders::EncodedNotification;
 use super::submission::{Addressed, NoPush, Recipient, Submission, SubmissionBatch};
 use super::thread::Shared;
 use super::{devices, durable, outcomes_feed, scheduled};
-use crate::api::{ApiError, ApiErrorCode};
-use crate::message::push::{PushMethod, PushReplyBody, PushRequest};
-use crate::request::trace_parent::TraceParent;
+use crate::message::{PushMethod, PushReplyBody, PushRequest};
+use crate::trace_parent::TraceParent;
 
 /// Most pushes of one call that are submitted and not reported.
 const WINDOW: usize = 2_048;

@@ -14,7 +14,7 @@ use dunlin_push::{Connect, Connections, Dialer, Origin, SenderConfig};
 
 /// Validates the credentials that differ: that each key, certificate and account can be opened and is valid now, and that
 /// connections have trusted roots. Adds an error with the configuration key at fault for each unusable one.
-pub(crate) fn judge(before: &PushConfig, after: &PushConfig, faults: &mut ConfigErrors) {
+pub fn judge(before: &PushConfig, after: &PushConfig, faults: &mut ConfigErrors) {
     for (name, _, credential) in after.apns.changes_from(&before.apns) {
         let Some(credential) = credential else { continue };
         let path = Path::of("push.apns").join(name);
@@ -239,8 +239,8 @@ mod tests {
     use super::*;
 
     /// Keys made for these tests.
-    const KEY: &str = include_str!("../../tests/data/apns-key.p8");
-    const P12: &[u8] = include_bytes!("../../../push/tests/certificates/valid.p12");
+    const KEY: &str = include_str!("../../server/tests/data/apns-key.p8");
+    const P12: &[u8] = include_bytes!("../../push/tests/certificates/valid.p12");
 
     fn faults_of(push: &PushConfig) -> ConfigErrors {
         let mut faults = ConfigErrors::default();
@@ -274,7 +274,7 @@ mod tests {
     fn a_credential_that_cannot_be_used_is_reported_with_the_key_at_fault() {
         assert!(faults_of(&with_apns(keyed(KEY))).is_empty());
         // An RSA key; Apple requires P-256.
-        let rsa = include_str!("../../../push/tests/data/service-account.json");
+        let rsa = include_str!("../../push/tests/data/service-account.json");
         let rsa: serde_json::Value = serde_json::from_str(rsa).unwrap();
         let error = pointer_of(&with_apns(keyed(rsa["private_key"].as_str().unwrap())));
         assert!(error.starts_with("/push/apns/app/key ") && error.contains("P-256"), "{error}");
@@ -292,10 +292,10 @@ mod tests {
         let error = pointer_of(&p12("", b"hello"));
         assert!(error.starts_with("/push/apns/app/certificate "), "{error}");
 
-        let ended = include_bytes!("../../../push/tests/certificates/ended.p12");
+        let ended = include_bytes!("../../push/tests/certificates/ended.p12");
         let error = pointer_of(&p12("dunlin", ended));
         assert_eq!(error, "/push/apns/app/certificate the certificate expired on 2020-01-31");
-        let early = include_str!("../../../push/tests/certificates/early.pem");
+        let early = include_str!("../../push/tests/certificates/early.pem");
         let error = pointer_of(&with_apns(ApnsConfig {
             certificate: Some(Secret::new(early)),
             topic: "com.example.app".into(),
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn accounts_and_application_keys_are_opened_too() {
-        let account = include_str!("../../../push/tests/data/service-account.json");
+        let account = include_str!("../../push/tests/data/service-account.json");
         let with = |account: &str| {
             let mut fcm = Map::new();
             let service_account = Some(Secret::new(account));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use dunlin_hub::tenant::{NO_CONTROL, has_control};
 use dunlin_push::apns::DeviceToken;
 use dunlin_push::registry::{Change, Device, FeedEntry, Platform, Registry, RegistryError};
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 use super::feed::{Feed, FeedFollower};
 use super::submission::{NoPush, Recipients, read};
 use super::thread::Shared;
-use crate::api::{ApiError, ApiErrorCode};
 use crate::clock::unix_ms;
 
 /// Most devices that one call registers or removes.

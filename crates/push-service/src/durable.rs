@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use dunlin_push::journal::{JournalChange, JournalError, NewBatch, OpenBatch};
 use dunlin_push::{NotSent, Outcome, ResultStream, Results, results};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,6 @@ use super::scheduled::Schedule;
 use super::senders::EncodedNotification;
 use super::submission::{Addressed, Recipient, SubmissionBatch};
 use super::thread::Shared;
-use crate::api::{ApiError, ApiErrorCode};
 
 /// Most outcomes that are written together.
 const GROUP_MAX: usize = 1_024;

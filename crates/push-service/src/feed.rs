@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::futures::Notified;
 use tokio::time::{Instant, timeout_at};
 
 use super::thread::Shared;
-use crate::api::{ApiError, ApiErrorCode};
 
 /// Longest time that a call may wait for the next entry.
 const WAIT_MS_MAX: u64 = 60_000;

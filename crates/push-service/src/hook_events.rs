@@ -1,47 +1,35 @@
 //! Outcomes from the feed as webhook events.
 
-use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
-use std::sync::{PoisonError, atomic::AtomicU64};
+use std::sync::{Mutex, PoisonError};
 
 use dunlin_config::HookEventKind;
 use dunlin_webhooks::{FilterCache, HookEvent, HookEventBody};
 
 use super::thread::Shared;
 use crate::clock::unix_ms;
-use crate::message::push::PushOutput;
-use crate::state::ServerState;
+use crate::message::PushOutput;
 
 /// Most events on their way to the bus. Further ones are dropped and hooks are notified of their number; the feed has
 /// all.
 const EVENTS_MAX: u64 = 16_384;
 
 /// The filter of events that hooks want, and counters of queued and dropped events.
+#[derive(Default)]
 pub(super) struct HookEvents {
-    state: Arc<ServerState>,
     filter: Mutex<FilterCache>,
     queued: AtomicU64,
     dropped: AtomicU64,
 }
 
-impl fmt::Debug for HookEvents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl std::fmt::Debug for HookEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HookEvents").field("queued", &self.queued).finish_non_exhaustive()
     }
 }
 
 impl HookEvents {
-    pub(super) fn new(state: &Arc<ServerState>) -> HookEvents {
-        let (queued, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
-        HookEvents { state: Arc::clone(state), filter: Mutex::default(), queued, dropped }
-    }
-
-    /// Returns the server state.
-    pub(super) fn state(&self) -> &ServerState {
-        &self.state
-    }
-
     /// Handles that an event was sent over the bus.
     pub(super) fn handle_sent(&self) {
         self.queued.fetch_sub(1, Relaxed);
@@ -51,9 +39,9 @@ impl HookEvents {
 impl Shared {
     /// Emits outcomes from the feed, if a hook wants them.
     pub(super) fn emit_outcomes<'l>(&self, lines: impl Iterator<Item = &'l [u8]>) {
-        let HookEvents { state, filter, queued, dropped } = &self.hook_events;
+        let HookEvents { filter, queued, dropped } = &self.hook_events;
         let mut filter = filter.lock().unwrap_or_else(PoisonError::into_inner);
-        filter.set_filter(&state.settings.load().event_filter);
+        filter.set_filter(&self.node.event_filter());
         if !filter.wants(HookEventKind::PushOutcome) {
             return;
         }

@@ -1,16 +1,8 @@
-//! Push notifications: the API at and below `/api/push`.
-//!
-//! The senders of `dunlin-push` run on a separate thread with a `tokio` runtime. A worker sends it a request's body over
-//! the bus and continues ([`PushRequest`](crate::message::push::PushRequest)). The thread returns pieces of the response
-//! ([`PushReply`](crate::message::push::PushReply)), within the client's window ([`flow`]). The admin thread validates
-//! credentials ([`judge`]) and passes them on once a change is in effect ([`PushHandle::apply`]), so that they are in use
-//! when the change is answered.
-//!
-//! A call ([`call`]) reads its body ([`submission`]), finds the devices ([`devices`]), submits each push to its credential's
-//! sender ([`senders`]) and reports its outcome ([`outcome`]). A call delays no client but its own. A durable batch
-//! ([`durable`]) is sent from the journal.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 mod call;
+mod clock;
 mod credentials;
 mod devices;
 mod durable;
@@ -20,6 +12,8 @@ mod feed;
 mod files;
 mod flow;
 mod hook_events;
+mod local_node;
+pub mod message;
 mod metrics;
 mod node;
 mod online;
@@ -34,20 +28,23 @@ mod submission;
 mod tally;
 mod thread;
 mod token_feedback;
+mod trace_parent;
 
 use std::sync::Arc;
 
-pub(crate) use self::credentials::judge;
-pub(crate) use self::thread::PushThread;
+pub use self::credentials::judge;
+pub use self::local_node::PushNode;
+pub use self::thread::{PushInbox, PushOutbox, PushThread, StartError};
+pub use self::trace_parent::TraceParent;
 
 /// A handle of the push thread for other threads.
 #[derive(Clone)]
-pub(crate) struct PushHandle(Arc<thread::Shared>);
+pub struct PushHandle(Arc<thread::Shared>);
 
 impl PushHandle {
     /// Applies changed credentials: starts new ones, replaces changed ones and closes removed ones. Returns the errors of
     /// those that cannot be used. For the admin thread.
-    pub(crate) fn apply(
+    pub fn apply(
         &self,
         before: &dunlin_config::PushConfig,
         after: &dunlin_config::PushConfig,

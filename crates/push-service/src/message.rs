@@ -7,7 +7,7 @@ use dunlin_api::online::{OnlineQuery, OnlineReply};
 use dunlin_net::ConnId;
 use dunlin_webhooks::HookEvent;
 
-use crate::request::trace_parent::TraceParent;
+use crate::trace_parent::TraceParent;
 
 /// The most calls in progress; further calls get a 503.
 const CALLS_MAX: usize = 512;
@@ -15,13 +15,21 @@ const CALLS_MAX: usize = 512;
 const BODY_BYTES_MAX: usize = 256 << 20;
 
 /// A message to the push thread.
-pub(crate) enum PushMessage {
+pub enum PushMessage {
     /// A worker's request below `/api/push`.
     Request(Box<PushRequest>),
     /// The client's socket has accepted `bytes` of the response.
-    ReplyRead { call: u64, bytes: usize },
+    ReplyRead {
+        /// The number of the call.
+        call: u64,
+        /// The bytes since the last report.
+        bytes: usize,
+    },
     /// The client of this call has closed its connection.
-    CallerGone { call: u64 },
+    CallerGone {
+        /// The number of the call.
+        call: u64,
+    },
     /// Of a worker, or of the agent of the cluster on behalf of the other nodes.
     OnlineReply(OnlineReply),
 }
@@ -33,41 +41,44 @@ impl From<OnlineReply> for PushMessage {
 }
 
 /// A message of the push thread to a worker.
-pub(crate) enum PushToWorker {
+pub enum PushToWorker {
     /// A piece of a response.
     Reply(Box<PushReply>),
+    /// Which of these users have a session at the worker?
     OnlineQuery(OnlineQuery),
 }
 
 /// A message of the push thread, with its receiver.
-pub(crate) enum PushOutput {
+pub enum PushOutput {
+    /// To the worker with this number.
     Worker(usize, PushToWorker),
     /// To the agent of the cluster: the query for the other nodes.
     Cluster(OnlineQuery),
+    /// To the webhooks thread.
     Webhooks(Box<HookEvent>),
 }
 
 /// A client's request to the push thread.
-pub(crate) struct PushRequest {
+pub struct PushRequest {
     /// The number of the call, unique in this run of the process.
-    pub(crate) call: u64,
+    pub call: u64,
     /// The client's connection at the sending worker.
-    pub(crate) conn: ConnId,
+    pub conn: ConnId,
     /// The called method.
-    pub(crate) method: PushMethod,
+    pub method: PushMethod,
     /// The body of the request.
-    pub(crate) body: Box<[u8]>,
+    pub body: Box<[u8]>,
     /// Whether the caller wants errors as HTTP statuses.
-    pub(crate) errors_as_status: bool,
+    pub errors_as_status: bool,
     /// The trace that the request belongs to.
-    pub(crate) trace: Option<TraceParent>,
+    pub trace: Option<TraceParent>,
     /// Held until the call ends.
-    pub(crate) permit: PushPermit,
+    pub permit: PushPermit,
 }
 
 /// The methods below `/api/push`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PushMethod {
+pub enum PushMethod {
     /// Sends one notification, with a single response.
     Push,
     /// Sends many notifications; the response has one line for each outcome, as it arrives.
@@ -90,7 +101,7 @@ pub(crate) enum PushMethod {
 
 impl PushMethod {
     /// Returns the method of a path below `/api/`.
-    pub(crate) fn find(path: &str) -> Option<PushMethod> {
+    pub fn find(path: &str) -> Option<PushMethod> {
         Some(match path {
             "push" => PushMethod::Push,
             "push/batch" => PushMethod::Batch,
@@ -107,14 +118,17 @@ impl PushMethod {
 }
 
 /// A part of a response, for the worker.
-pub(crate) struct PushReply {
-    pub(crate) call: u64,
-    pub(crate) conn: ConnId,
-    pub(crate) body: PushReplyBody,
+pub struct PushReply {
+    /// As in the request.
+    pub call: u64,
+    /// As in the request.
+    pub conn: ConnId,
+    /// What the client gets.
+    pub body: PushReplyBody,
 }
 
 /// What the worker writes to the client.
-pub(crate) enum PushReplyBody {
+pub enum PushReplyBody {
     /// The whole response: status and JSON.
     Complete(u16, Vec<u8>),
     /// Lines of a response that continues; the first lines start the response.
@@ -127,7 +141,7 @@ pub(crate) enum PushReplyBody {
 
 /// Counts the calls in progress, which are bounded in number and in the bytes of their bodies.
 #[derive(Debug, Default)]
-pub(crate) struct PushAdmissions {
+pub struct PushAdmissions {
     calls: AtomicUsize,
     bytes: AtomicUsize,
     begun: AtomicU64,
@@ -135,19 +149,19 @@ pub(crate) struct PushAdmissions {
 
 /// A permit of one call; its drop returns it.
 #[derive(Debug)]
-pub(crate) struct PushPermit {
+pub struct PushPermit {
     admissions: Arc<PushAdmissions>,
     bytes: usize,
 }
 
 impl PushAdmissions {
     /// Returns the number of calls in progress.
-    pub(crate) fn calls(&self) -> usize {
+    pub fn calls(&self) -> usize {
         self.calls.load(Relaxed)
     }
 
     /// Returns the number and the permit of a call with a body of `bytes`; `None` if too much is in progress.
-    pub(crate) fn admit(self: &Arc<Self>, bytes: usize) -> Option<(u64, PushPermit)> {
+    pub fn admit(self: &Arc<Self>, bytes: usize) -> Option<(u64, PushPermit)> {
         let calls = self.calls.fetch_add(1, Relaxed) + 1;
         let total = self.bytes.fetch_add(bytes, Relaxed) + bytes;
         // If it exceeds a limit, its drop reverts the counts.

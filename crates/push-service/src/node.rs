@@ -3,19 +3,19 @@
 
 use std::borrow::Cow;
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use serde_json::Value;
 
 use super::submission::SubmissionBatch;
 use super::thread::Shared;
-use crate::api::{ApiError, ApiErrorCode};
 
 impl Shared {
     pub(super) fn node_name(&self) -> String {
-        self.hook_events.state().settings.load().node_name().to_string()
+        self.node.name().to_string()
     }
 
-    fn is_in_cluster(&self) -> bool {
-        self.hook_events.state().settings.load().config.cluster.engine.is_some()
+    pub(super) fn is_in_cluster(&self) -> bool {
+        self.node.snapshot().config.cluster.engine.is_some()
     }
 
     /// Refuses a request that names another node.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::thread::Shared;
-use crate::message::push::{PushOutput, PushToWorker};
+use crate::message::{PushOutput, PushToWorker};
 
 /// Time to wait for all workers. Sessions of a worker that has not answered by then count as absent: an extra push is
 /// better than a missing one.
@@ -38,8 +38,7 @@ impl Shared {
         let ask = online_queries.begun.fetch_add(1, Relaxed);
         let (answer, answered) = oneshot::channel();
         // The control thread answers on behalf of the other nodes.
-        let state = self.hook_events.state();
-        let in_cluster = state.settings.load().config.cluster.engine.is_some();
+        let in_cluster = self.is_in_cluster();
         let waiting = self.workers + usize::from(in_cluster);
         let open = OpenQuery { online: vec![false; users.len()], waiting, answer: Some(answer) };
         online_queries.open.lock().unwrap_or_else(PoisonError::into_inner).insert(ask, open);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use dunlin_push::journal::{Journal, JournalError};
 use serde_json::{Value, json};
 
 use super::feed::{Feed, FeedFollower};
 use super::submission::read;
 use super::thread::Shared;
-use crate::api::{ApiError, ApiErrorCode};
 
 /// The default number of outcomes in one response, and the most.
 const OUTCOMES: (usize, usize) = (1_000, 10_000);

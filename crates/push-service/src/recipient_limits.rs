@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::state::ServerState;
+use crate::local_node::PushNode;
 
 /// Most users and devices that are tracked, each for at most a minute after its last push. Further ones are not limited.
 const SUBJECTS_MAX: usize = 1_000_000;
@@ -17,7 +17,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// The pushes to users and devices within the last minute.
 pub(super) struct RecipientLimits {
-    state: Arc<ServerState>,
+    node: Arc<dyn PushNode>,
     spent: Mutex<Spent>,
 }
 
@@ -39,19 +39,19 @@ impl fmt::Debug for RecipientLimits {
 }
 
 impl RecipientLimits {
-    pub(super) fn new(state: &Arc<ServerState>) -> RecipientLimits {
-        RecipientLimits { state: Arc::clone(state), spent: Mutex::default() }
+    pub(super) fn new(node: Arc<dyn PushNode>) -> RecipientLimits {
+        RecipientLimits { node, spent: Mutex::default() }
     }
 
     /// Counts a notification to a user. Returns `false` if it exceeds the limit.
     pub(super) fn take_user(&self, user: &str) -> bool {
-        let max = self.state.settings.load().config.limits.pushes_per_user_per_min_max;
+        let max = self.node.snapshot().config.limits.pushes_per_user_per_min_max;
         self.take(("user", user), max)
     }
 
     /// Counts a push to a device, identified by credential and token. Returns `false` if it exceeds the limit.
     pub(super) fn take_device(&self, app: &str, token: &str) -> bool {
-        let max = self.state.settings.load().config.limits.pushes_per_device_per_min_max;
+        let max = self.node.snapshot().config.limits.pushes_per_device_per_min_max;
         self.take((app, token), max)
     }
 

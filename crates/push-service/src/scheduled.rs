@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 use dunlin_push::journal::{JournalChange, JournalError};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 use super::outcomes_feed::on_disk;
 use super::submission::read;
 use super::thread::Shared;
-use crate::api::{ApiError, ApiErrorCode};
 
 /// The most batches in one response.
 const BATCHES_MAX: usize = 1_000;

@@ -10,7 +10,7 @@ use dunlin_push::registry::{Device, Platform};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::{ApiError, ApiErrorCode};
+use dunlin_api::server_api::{ApiError, ApiErrorCode};
 
 /// Most recipients in a request to `/api/push`.
 const DEVICES_MAX: usize = 1_000;
@@ -456,8 +456,8 @@ mod tests {
 
     #[test]
     fn the_openapi_document_has_every_field_of_a_push() {
-        use crate::api::OPENAPI;
-        use crate::api::member::of;
+        use dunlin_api::server_api::OPENAPI;
+        use dunlin_api::server_api::member::of;
         let document: Value = serde_json::from_str(OPENAPI).unwrap();
         for (schema, members) in [
             ("Submission", of::<Submission>()),

@@ -1,13 +1,13 @@
-//! The push thread: its runtime, its endpoint on the bus, and the state shared by its tasks.
+//! The push thread: its runtime, and the state shared by its tasks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dunlin_cluster::message::ClusterMessage;
 use dunlin_config::{ConfigErrors, PushConfig};
 use dunlin_push::journal::{Journal, JournalError, JournalWriter};
 use dunlin_push::registry::{Registry, RegistryError, Writer};
@@ -23,28 +23,21 @@ use super::repeats::Repeats;
 use super::senders::Senders;
 use super::token_feedback::TokenFeedback;
 use super::{PushHandle, call, durable, files};
-use crate::error::ServeError;
-use crate::message::bus::{Addressed, Endpoint};
-use crate::message::push::{
+use crate::local_node::PushNode;
+use crate::message::{
     PushAdmissions, PushMessage, PushOutput, PushReply, PushReplyBody, PushToWorker,
 };
-use crate::message::webhooks::WebhooksMessage;
-use crate::state::ServerState;
 
 /// Threads for blocking disk operations.
 const DISK_THREADS: usize = 4;
-/// Messages taken from the bus before other tasks of the runtime run.
-const MESSAGES_PER_TURN: usize = 256;
-/// Delay before a full ring is tried again.
-const RETRY: Duration = Duration::from_millis(1);
 /// The registry's file in the state directory.
 const REGISTRY: &str = "devices.redb";
 /// The file of the journal of durable pushes and outcomes, in the state directory.
 const JOURNAL: &str = "pushes.redb";
 
 /// The state that the tasks of the push thread share.
-#[derive(Debug)]
 pub(super) struct Shared {
+    pub(super) node: Arc<dyn PushNode>,
     pub(super) runtime: Handle,
     pub(super) senders: Senders,
     pub(super) registry: Arc<Registry>,
@@ -74,8 +67,13 @@ pub(super) struct Shared {
     stopping: Notify,
 }
 
+/// Why the thread could not start, for example because of the registry in the state directory.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
 /// The push thread, as seen by its owner.
-pub(crate) struct PushThread {
+pub struct PushThread {
     shared: Arc<Shared>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -84,16 +82,20 @@ impl PushThread {
     /// Opens the registry and the journal, in `state_dir` if given, applies the credentials and starts the thread: no request
     /// is taken before they are in use. Adds to `report` a sentence about each damaged file that was set aside. Returns the
     /// errors of credentials that cannot be used any more, although they were valid when they were set; the others work.
-    pub(crate) fn start(
-        state: &Arc<ServerState>,
-        endpoint: Endpoint<PushMessage>,
+    ///
+    /// On the thread, `serve` passes messages between the service and the other threads until [`PushInbox::stopped`].
+    ///
+    /// # Errors
+    /// A file of the state directory cannot be opened, or the thread not be made.
+    pub fn start<F: Future<Output = io::Result<()>>>(
+        node: Arc<dyn PushNode>,
         state_dir: Option<&Path>,
         report: &mut Vec<String>,
-    ) -> Result<(PushThread, ConfigErrors), ServeError> {
-        let pushes = {
-            let push = &state.settings.load().config.push;
-            !(push.apns.is_empty() && push.fcm.is_empty() && push.vapid.is_empty())
-        };
+        serve: impl FnOnce(PushInbox, PushOutbox) -> F + Send + 'static,
+    ) -> Result<(PushThread, ConfigErrors), StartError> {
+        let snapshot = node.snapshot();
+        let push = &snapshot.config.push;
+        let pushes = !(push.apns.is_empty() && push.fcm.is_empty() && push.vapid.is_empty());
         let registry = match state_dir {
             Some(state_dir) => files::open(
                 &state_dir.join(REGISTRY),
@@ -104,7 +106,7 @@ impl PushThread {
             ),
             None => Registry::in_memory().map_err(|error| error.to_string()),
         };
-        let registry = Arc::new(registry.map_err(ServeError::Push)?);
+        let registry = Arc::new(registry.map_err(StartError)?);
         let journal = match state_dir {
             Some(state_dir) => files::open(
                 &state_dir.join(JOURNAL),
@@ -115,13 +117,13 @@ impl PushThread {
             ),
             None => Journal::in_memory().map_err(|error| error.to_string()),
         };
-        let journal = Arc::new(journal.map_err(ServeError::Push)?);
+        let journal = Arc::new(journal.map_err(StartError)?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(DISK_THREADS)
             .thread_name("dunlin-push-disk")
             .build()
-            .map_err(|error| ServeError::Push(error.to_string()))?;
+            .map_err(|error| StartError(error.to_string()))?;
         let (outgoing, incoming) = mpsc::unbounded_channel();
         let (writer, journal_writer) = {
             let _runtime = runtime.enter();
@@ -140,10 +142,11 @@ impl PushThread {
             durable_window: DurableWindow::new(),
             durable_batches: AtomicUsize::new(0),
             repeats: Repeats::default(),
-            recipient_limits: RecipientLimits::new(state),
-            hook_events: HookEvents::new(state),
-            admissions: Arc::clone(&state.push_admissions),
-            workers: state.workers(),
+            recipient_limits: RecipientLimits::new(Arc::clone(&node)),
+            hook_events: HookEvents::default(),
+            admissions: Arc::clone(node.push_admissions()),
+            workers: node.workers(),
+            node,
             flows: Mutex::default(),
             outgoing,
             draining: AtomicBool::new(false),
@@ -151,41 +154,38 @@ impl PushThread {
         });
         let unused = {
             let _runtime = runtime.enter();
-            let unused =
-                shared.senders.apply(&PushConfig::default(), &state.settings.load().config.push);
+            let unused = shared.senders.apply(&PushConfig::default(), push);
             tokio::spawn(durable::resume(Arc::clone(&shared)));
             unused
         };
-        let of_thread = Arc::clone(&shared);
-        let state = Arc::clone(state);
+        let (inbox, outbox) = (PushInbox(Arc::clone(&shared)), PushOutbox(incoming));
         let thread = std::thread::Builder::new()
             .name("dunlin-push".into())
             .spawn(move || {
-                if let Err(error) = runtime.block_on(serve(&of_thread, &state, endpoint, incoming))
-                {
+                if let Err(error) = runtime.block_on(serve(inbox, outbox)) {
                     tracing::error!(%error, "nothing is pushed any more");
                 }
                 // Does not wait for blocking tasks.
                 runtime.shutdown_background();
             })
-            .map_err(|error| ServeError::Push(error.to_string()))?;
+            .map_err(|error| StartError(error.to_string()))?;
         Ok((PushThread { shared, thread }, unused))
     }
 
     /// Returns a handle for other threads.
-    pub(crate) fn handle(&self) -> PushHandle {
+    pub fn handle(&self) -> PushHandle {
         PushHandle(Arc::clone(&self.shared))
     }
 
     /// Begins the shutdown: no further durable pushes begin, and readers that wait for entries of a feed get a response.
-    pub(crate) fn drain(&self) {
+    pub fn drain(&self) {
         self.shared.draining.store(true, Relaxed);
         self.shared.writer.wake();
         self.shared.journal_writer.wake();
     }
 
     /// Waits for pushes in progress, within a bound, and ends the thread.
-    pub(crate) fn stop(self, bound: Duration) {
+    pub fn stop(self, bound: Duration) {
         let deadline = Instant::now() + bound;
         self.shared.draining.store(true, Relaxed);
         self.shared.durable_window.close();
@@ -286,67 +286,37 @@ impl Shared {
     }
 }
 
-/// Passes messages between the bus and the tasks.
-async fn serve(
-    shared: &Arc<Shared>,
-    state: &ServerState,
-    mut endpoint: Endpoint<PushMessage>,
-    mut outgoing: mpsc::UnboundedReceiver<PushOutput>,
-) -> io::Result<()> {
-    let doorbell = endpoint.async_doorbell()?;
-    let addressed = |output: PushOutput| -> (Addressed, bool) {
-        let to = state.bus;
-        match output {
-            PushOutput::Worker(index, message) => (to.worker(index).seal(message), false),
-            PushOutput::Cluster(query) => {
-                (to.control().seal(ClusterMessage::OnlineQuery(query)), false)
-            }
-            PushOutput::Webhooks(event) => {
-                (to.webhooks().seal(WebhooksMessage::Event(event)), true)
-            }
-        }
-    };
-    // With each message, whether it is an event.
-    let mut waiting: VecDeque<(Addressed, bool)> = VecDeque::new();
-    let mut generation = 0;
-    loop {
-        if generation != state.generation() {
-            generation = state.generation();
-            let slots = state.settings.load().config.limits.bus_slots;
-            endpoint.set_ring_slots(slots as usize);
-        }
-        let mut taken = 0;
-        while taken < MESSAGES_PER_TURN
-            && let Some((from, message)) = endpoint.recv()
-        {
-            taken += 1;
-            shared.handle(from, message);
-        }
-        while let Ok(message) = outgoing.try_recv() {
-            waiting.push_back(addressed(message));
-        }
-        // A full ring of one worker briefly delays messages to the others, too; each worker empties its ring every turn.
-        while let Some((message, is_event)) = waiting.pop_front() {
-            if let Err(refused) = endpoint.send_addressed(message) {
-                waiting.push_front((refused.into_value(), is_event));
-                break;
-            }
-            if is_event {
-                shared.hook_events.handle_sent();
-            }
-        }
-        endpoint.flush();
-        if !waiting.is_empty() {
-            tokio::time::sleep(RETRY).await;
-        } else if endpoint.prepare_sleep() {
-            tokio::select! {
-                rung = doorbell.rung() => rung?,
-                Some(message) = outgoing.recv() => waiting.push_back(addressed(message)),
-                () = shared.stopping.notified() => return Ok(()),
-            }
-            endpoint.wake();
-        } else {
-            tokio::task::yield_now().await;
-        }
+/// Where the service takes messages from other threads.
+pub struct PushInbox(Arc<Shared>);
+
+impl PushInbox {
+    /// Handles a message of the worker `from`.
+    pub fn handle(&self, from: usize, message: PushMessage) {
+        self.0.handle(from, message);
+    }
+
+    /// Handles that an event of [`PushOutput::Webhooks`] was sent over the bus.
+    pub fn handle_event_sent(&self) {
+        self.0.hook_events.handle_sent();
+    }
+
+    /// Returns once the thread is to end.
+    pub async fn stopped(&self) {
+        self.0.stopping.notified().await;
+    }
+}
+
+/// What the service has for other threads. Flows and admissions bound it.
+pub struct PushOutbox(mpsc::UnboundedReceiver<PushOutput>);
+
+impl PushOutbox {
+    /// Returns the next message.
+    pub async fn recv(&mut self) -> Option<PushOutput> {
+        self.0.recv().await
+    }
+
+    /// Returns the next message, if there is one.
+    pub fn try_recv(&mut self) -> Option<PushOutput> {
+        self.0.try_recv().ok()
     }
 }

@@ -2,14 +2,14 @@
 
 /// The parent of the spans that a request causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TraceParent {
+pub struct TraceParent {
     trace: u128,
     span: u64,
 }
 
 impl TraceParent {
     /// Parses the header. An invalid one counts as absent (§4.3), so that it does not fail a push.
-    pub(crate) fn read(header: &str) -> Option<TraceParent> {
+    pub fn read(header: &str) -> Option<TraceParent> {
         let bytes = header.as_bytes();
         // Version, trace, parent and flags. Later versions may append fields after a dash.
         let is_cut = |at: usize| bytes.get(at) == Some(&b'-');

@@ -56,7 +56,6 @@ use crate::control::Control;
 use crate::engines::disk::DiskLogs;
 use crate::message::bus::{Bus, OTHER_THREADS};
 use crate::program::Program;
-use crate::push::PushThread;
 use crate::state::ServerState;
 use crate::state::settings::Settings;
 use crate::worker::listeners::listen;
@@ -160,8 +159,7 @@ fn serve_program(
     let revocation_log = open_revocations(state_dir.as_deref(), &state, &mut recovery)?;
     let boot = clone_all(&listeners)?;
     let workers = Workers::start(&state, endpoints, &doorbells, clone_all(&listeners)?, placement)?;
-    let (pushes, unused) =
-        PushThread::start(&state, bus.push, state_dir.as_deref(), &mut recovery)?;
+    let (pushes, unused) = push::start(&state, bus.push, state_dir.as_deref(), &mut recovery)?;
     recovery.extend(report_unused(unused, &state.settings.load().config));
     let admin = AdminParams {
         state: Arc::clone(&state),

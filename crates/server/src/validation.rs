@@ -17,7 +17,7 @@ use crate::api::Method;
 use crate::api::scope::PUSH;
 use crate::namespace::bounded_regex;
 use crate::namespace::expression;
-use crate::{auth, push, tls};
+use crate::{auth, tls};
 
 /// A configuration that has passed every check: the only kind that is served.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +84,7 @@ pub(crate) fn settings(before: &Config, after: &Config, errors: &mut ConfigError
 /// Validates what the differences use outside the settings: files, the roots of this machine, the clock. It may be gone
 /// when the process starts again. What depends on it is closed then, until it is back.
 pub(crate) fn outside(before: &Config, after: &Config, errors: &mut ConfigErrors) {
-    push::judge(&before.push, &after.push, errors);
+    dunlin_push_service::judge(&before.push, &after.push, errors);
     tls::judge(before, after, errors);
     for (name, _, engine) in after.engines.changes_from(&before.engines) {
         let Some(engine) = engine.filter(|engine| is_in_file(engine)) else { continue };

@@ -197,7 +197,7 @@ fn every_metric_that_the_docs_name_exists() {
         "cluster/src/state.rs",
         "server/src/engines/stats.rs",
         "server/src/metrics/mod.rs",
-        "server/src/push/metrics.rs",
+        "push-service/src/metrics.rs",
         "webhooks/src/health.rs",
         "webhooks/src/stats.rs",
     ]
@@ -299,7 +299,8 @@ fn text_is_clean() {
 }
 
 /// The crates that turn settings into what guards something.
-const ROOMS: [&str; 5] = ["access", "api", "cluster", "engine-servers", "server"];
+const ROOMS: [&str; 6] =
+    ["access", "api", "cluster", "engine-servers", "push-service", "server"];
 
 /// What builds a guard of a setting, and the files of the rooms of the server that may call it. Each of them closes what cannot be built:
 /// it returns no `Result` from which a caller could make "no restriction".

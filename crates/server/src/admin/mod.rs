@@ -72,6 +72,7 @@ use dunlin_net::{
     ListenConfig, ListenerId, LoopConfig, Remote, Sleep, TimeoutMs, TimerId, free_heap_bytes,
     remote_pair, trim_heap,
 };
+use dunlin_push_service::PushHandle;
 
 pub(crate) use self::access::OperatorAccess;
 use self::affected::DryRun;
@@ -94,7 +95,6 @@ use crate::message::admin::AdminMessage;
 use crate::message::bus::Endpoint;
 use crate::metrics::log_gate::LogGate;
 use crate::metrics::{ConfigCounters, ConfigMetric};
-use crate::push::PushHandle;
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::tls::{Tls, file_times};

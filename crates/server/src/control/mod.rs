@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_cluster::{ClusterHandle, outbox};
+use dunlin_push_service::PushThread;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use crate::message::bus::Endpoint;
 use crate::message::control::ControlMessage;
 use crate::message::webhooks::WebhooksMessage;
 use crate::message::worker::WorkerMessage;
-use crate::push::PushThread;
 use crate::state::memory::{self, Memory, MemoryBounds};
 use crate::state::{Lifecycle, ServerState};
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};

@@ -8,10 +8,10 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use dunlin_bus::{MeshConfig, SendError, mesh};
+use dunlin_push_service::message::PushMessage;
 
 use super::admin::AdminMessage;
 use super::control::ControlMessage;
-use super::push::PushMessage;
 use super::webhooks::WebhooksMessage;
 use super::worker::WorkerMessage;
 

@@ -7,6 +7,5 @@ pub(crate) mod admin;
 pub(crate) mod bus;
 pub(crate) mod control;
 pub(crate) mod in_transit;
-pub(crate) mod push;
 pub(crate) mod webhooks;
 pub(crate) mod worker;

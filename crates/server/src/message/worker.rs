@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use dunlin_cluster::message::ClusterToWorker;
 use dunlin_hub::SessionId;
+use dunlin_push_service::message::PushToWorker;
 
-use super::push::PushToWorker;
 use crate::api::connections::ConnectionSearch;
 use crate::auth::revocation::{Revocation, RevocationError};
 

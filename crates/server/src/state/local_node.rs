@@ -1,9 +1,11 @@
-//! The server as the cluster's agent sees it.
+//! The server as the cluster's agent and the push service see it.
 
 use std::sync::Arc;
 
 use dunlin_cluster::{ClusterState, LocalNode};
 use dunlin_config::Snapshot;
+use dunlin_push_service::PushNode;
+use dunlin_push_service::message::PushAdmissions;
 use dunlin_webhooks::EventFilter;
 
 use super::ServerState;
@@ -51,6 +53,28 @@ impl LocalNode for ServerState {
 
     fn uptime_ms(&self) -> u64 {
         self.uptime_ms()
+    }
+
+    fn workers(&self) -> usize {
+        self.workers()
+    }
+}
+
+impl PushNode for ServerState {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        LocalNode::snapshot(self)
+    }
+
+    fn name(&self) -> Arc<str> {
+        LocalNode::name(self)
+    }
+
+    fn event_filter(&self) -> Arc<EventFilter> {
+        LocalNode::event_filter(self)
+    }
+
+    fn push_admissions(&self) -> &Arc<PushAdmissions> {
+        &self.push_admissions
     }
 
     fn workers(&self) -> usize {

@@ -18,6 +18,7 @@ use dunlin_bus::{Monitor, Rollout};
 use dunlin_cluster::ClusterState;
 use dunlin_config::Config;
 use dunlin_hub::UserDirectory;
+use dunlin_push_service::message::PushAdmissions;
 use serde_json::{Value, json};
 
 use crate::auth::derived_keys::DerivedKeys;
@@ -27,7 +28,6 @@ use crate::engines::stats::EnginesStats;
 use crate::limits::admission::Admissions;
 use crate::limits::shared_buckets::SharedBuckets;
 use crate::message::bus::Addresses;
-use crate::message::push::PushAdmissions;
 use crate::metrics::effect_counts::EffectCounts;
 use crate::metrics::loop_stats::LoopStats;
 use crate::metrics::{Counters, KeyCounters, Metric};

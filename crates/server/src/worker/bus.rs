@@ -2,10 +2,10 @@
 
 use dunlin_cluster::message::{ClusterToWorker, RemoteMember};
 use dunlin_net::Context;
+use dunlin_push_service::message::PushToWorker;
 
 use super::Worker;
 use super::link::Link;
-use crate::message::push::PushToWorker;
 use crate::message::worker::WorkerMessage;
 
 impl Worker<'_> {

@@ -3,6 +3,8 @@
 
 use dunlin_api::online::{OnlineQuery, OnlineReply};
 use dunlin_net::{ConnId, Context, WriteError, http};
+use dunlin_push_service::TraceParent;
+use dunlin_push_service::message::{PushMessage, PushMethod, PushReply, PushRequest};
 
 use super::api::errors_as_status;
 use super::link::{Link, Role};
@@ -10,9 +12,7 @@ use super::parts::{PushCalls, PushStep};
 use super::reply::PlainResponse;
 use super::turn::{Core, Turn};
 use crate::api::ApiErrorCode;
-use crate::message::push::{PushMessage, PushMethod, PushReply, PushRequest};
 use crate::metrics::Metric;
-use crate::request::trace_parent::TraceParent;
 
 /// JSON lines, as they come.
 const LINES: [(&str, &str); 2] =

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use dunlin_net::ConnId;
+use dunlin_push_service::message::{PushMessage, PushReply, PushReplyBody};
 
 use super::FastMap;
-use crate::message::push::{PushMessage, PushReply, PushReplyBody};
 
 /// The push calls of one worker.
 #[derive(Default)]
