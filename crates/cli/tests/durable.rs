@@ -121,6 +121,63 @@ fn client_recovers_from_a_server_that_was_killed_all_that_was_acknowledged() {
 }
 
 #[test]
+fn publish_says_what_it_survives_and_what_is_answered_outlives_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = served(directory.path());
+    let put = |server: &Served, target: &str, value: &Value| {
+        server.call("PUT", target, &value.to_string()).expect("an answer")
+    };
+    let fast = json!({
+        "engine": "disk", "durability": "written", "history_size": 100, "history_ttl_ms": 3_600_000,
+    });
+    assert_eq!(put(&server, "/config/channel/namespaces/fast?durable=1", &fast).0, 201);
+    let memory = json!({ "history_size": 10, "history_ttl_ms": 60_000 });
+    assert_eq!(put(&server, "/config/channel/namespaces/memory?durable=1", &memory).0, 201);
+    let (status, answer) =
+        put(&server, "/config/channel/namespaces/memory/durability", &json!("synced"));
+    assert!(status >= 400 && answer.contains("type \\\"disk\\\""), "{answer}");
+
+    let ask = |server: &Served, channel: &str, asked: Value| {
+        let body = json!({ "channel": channel, "data": 1, "durability": asked });
+        server.api("", "publish", &body)
+    };
+    for (channel, asked, least) in [
+        (CHANNEL, Value::Null, "synced"),
+        (CHANNEL, json!("synced"), "synced"),
+        ("fast:1", json!("synced"), "synced"),
+    ] {
+        let answer = ask(&server, channel, asked);
+        assert_eq!(answer["result"]["durability"], least, "{answer}");
+    }
+    for (channel, asked) in [(CHANNEL, json!("written")), ("fast:1", Value::Null)] {
+        let answer = ask(&server, channel, asked);
+        let reached = answer["result"]["durability"].as_str();
+        assert!(matches!(reached, Some("written" | "synced")), "{answer}");
+    }
+    let answer = ask(&server, "memory:1", json!("synced"));
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("leave out `durability`"), "{answer}");
+    assert_eq!(ask(&server, "memory:1", Value::Null)["result"]["durability"], Value::Null);
+    let answer = ask(&server, CHANNEL, json!("forever"));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("\"forever\""), "{answer}");
+    let body = json!({
+        "channels": ["fast:1", "memory:1"], "data": 1, "durability": "synced",
+    });
+    let answer = server.api("", "broadcast", &body);
+    let parts = &answer["result"]["responses"];
+    assert_eq!(parts[0]["result"]["durability"], "synced", "{answer}");
+    assert!(parts[1]["error"].is_object(), "{answer}");
+
+    server.kill();
+    let server = Served::start(directory.path(), "");
+    for (channel, all) in [(CHANNEL, 3), ("fast:1", 3), ("memory:1", 0)] {
+        let answer = server.api("", "history", &json!({ "channel": channel, "limit": 10 }));
+        let publications = answer["result"]["publications"].as_array();
+        assert_eq!(publications.map(Vec::len), Some(all), "{answer}");
+    }
+}
+
+#[test]
 fn engine_on_a_disk_without_its_log_refuses_until_the_restart_and_a_cluster_refuses_it() {
     let directory = tempfile::tempdir().unwrap();
     let server = Served::start(directory.path(), "");

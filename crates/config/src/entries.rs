@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::Engine;
 use crate::error::ConfigErrors;
 use crate::index::Index;
 use crate::ingress::{Ingress, parse_network};
@@ -161,8 +162,13 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         check(&path, "proxy", &Some(Arc::clone(&of.proxy)));
     }
     check(&|| Path::of("cluster.engine"), "engine", &config.cluster.engine);
+    let mut unkept = Vec::new();
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
         check(&|| path().join("engine"), "engine", &options.engine);
+        let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));
+        if options.durability.is_some() && engine.is_none_or(|of| of.kind != EngineKind::Disk) {
+            unkept.push(path().join("durability"));
+        }
         for (key, name) in [
             ("subscribe_proxy", &options.subscribe_proxy),
             ("sub_refresh_proxy", &options.sub_refresh_proxy),
@@ -172,15 +178,24 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         }
     };
     check_channel(&|| Path::of("channel.without_namespace"), &config.channel.without_namespace);
-    // Removing a proxy or an engine also affects namespaces that did not change.
+    // Removing a proxy or an engine, and another kind of engine, also affects namespaces that did not change.
     let none = Map::new();
+    let is_other = |before: Option<&Engine>, after: Option<&Engine>| {
+        after.map(|engine| engine.kind) != before.map(|engine| engine.kind)
+    };
     let gone = config.proxies.changes_from(&valid.proxies).any(|(_, _, after)| after.is_none())
-        || config.engines.changes_from(&valid.engines).any(|(_, _, after)| after.is_none());
+        || (config.engines.changes_from(&valid.engines)).any(|(_, before, after)| {
+            before.is_some() && is_other(before.map(|of| &**of), after.map(|of| &**of))
+        });
     let compared = if gone { &none } else { &valid.channel.namespaces };
     for (name, _, after) in config.channel.namespaces.changes_from(compared) {
         if let Some(after) = after {
             check_channel(&|| Path::of("channel.namespaces").join(name), after);
         }
+    }
+    for path in unkept {
+        let fix = "leave it out, or name an `engine` of type \"disk\"";
+        errors.add(path, "its engine cannot tell what a publication survives", fix);
     }
 }
 

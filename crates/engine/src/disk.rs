@@ -3,7 +3,7 @@
 //! A worker's [`DiskEngine`] appends to the log, which waits for nothing, and delivers a publication once the log has written
 //! or synced it. Reads run on the log's thread for them. Both wake the worker through its [`DiskPort`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +11,8 @@ use dunlin_hub::engine::{
     EngineEvent, EnginePosition, EnginePublish, EngineRequest, Lineage, Retention,
 };
 use dunlin_hub::{
-    Epoch, Error, HistoryFilter, NewPublication, Publication, PublicationParts, Published,
-    SessionId, StreamPosition,
+    Durability, Epoch, Error, HistoryFilter, NewPublication, Publication, PublicationParts,
+    Published, SessionId, StreamPosition,
 };
 use dunlin_log::{
     Append, AppendError, Damage, Log, READ_RECORDS_MAX, ReadError, ReadRange, ReadResult, Reads,
@@ -38,8 +38,9 @@ pub struct DiskLog {
     pub log: Arc<Log>,
     /// Its reads.
     pub reads: Reads,
-    /// Publications are delivered and acknowledged once they are synced; otherwise once they are written.
-    pub synced: bool,
+    /// What publications survive before they are delivered and acknowledged, unless their namespace or their publisher says
+    /// otherwise.
+    pub durability: Durability,
 }
 
 /// Where the log's threads leave what a worker waits for.
@@ -84,14 +85,16 @@ pub struct DiskEngine {
     port: Arc<DiskPort>,
     /// The directory, for status.
     place: String,
-    /// What waits for the log, in its order.
-    in_flight: VecDeque<InFlight>,
+    /// What waits until the log has written something, in its order.
+    unwritten: VecDeque<InFlight>,
+    /// What waits until the log has synced something, in its order.
+    unsynced: VecDeque<InFlight>,
     /// Publications in flight, by channel.
     undelivered: HashMap<Arc<str>, u64, RandomState>,
     reads: HashMap<u64, PendingRead, RandomState>,
     next_read: u64,
-    /// Subscribed channels.
-    subscribed: HashSet<Arc<str>, RandomState>,
+    /// Subscribed channels, with what their publications survive before they are delivered.
+    subscribed: HashMap<Arc<str>, Durability, RandomState>,
     /// Positions of publications by channel and idempotency key, with the key's expiry.
     keys: RecentStreams<(StreamPosition, u64)>,
     /// The last version of each channel that has versions.
@@ -112,10 +115,14 @@ struct InFlight {
 }
 
 enum InFlightKind {
+    /// A publication is delivered, and with `answers` its publisher answered.
     Publish {
         publication: Publication,
         except: Option<SessionId>,
+        answers: bool,
     },
+    /// A publisher is answered, sooner or later than the publication is delivered.
+    Answer,
     /// A second publication with the key of one in flight, or of an earlier one.
     Suppressed,
     Cleared,
@@ -135,11 +142,12 @@ impl DiskEngine {
             shared,
             port,
             place,
-            in_flight: VecDeque::new(),
+            unwritten: VecDeque::new(),
+            unsynced: VecDeque::new(),
             undelivered: HashMap::default(),
             reads: HashMap::default(),
             next_read: 0,
-            subscribed: HashSet::default(),
+            subscribed: HashMap::default(),
             keys: RecentStreams::default(),
             versions: RecentStreams::default(),
             events: VecDeque::new(),
@@ -160,7 +168,8 @@ impl DiskEngine {
                     false => self.position(&channel, retention),
                 };
                 if result.is_ok() {
-                    self.subscribed.insert(channel);
+                    let delivered = self.delivered(retention);
+                    self.subscribed.insert(channel, delivered);
                 }
                 let result = result
                     .map(|position| EnginePosition { position, inherits: Lineage::default() });
@@ -172,7 +181,10 @@ impl DiskEngine {
             }
             EngineRequest::RemoveHistory { token, channel } => self.clear(token, channel),
             EngineRequest::Positions { token, channels } => {
-                let positions = channels.iter().map(|channel| self.known_position(channel));
+                let positions = channels.iter().map(|channel| {
+                    let delivered = self.subscribed.get(channel)?;
+                    self.known_position(channel, *delivered)
+                });
                 let result = Ok(positions.map(Option::unwrap_or_default).collect());
                 self.events.push_back(EngineEvent::Positions { token, result });
             }
@@ -201,16 +213,25 @@ impl DiskEngine {
         time_ms: u64,
     ) -> Result<(), Error> {
         let shared = self.shared.clone().ok_or(Error::EngineUnavailable)?;
+        let delivered = self.delivered(retention);
+        let answered = publish.durability.unwrap_or(delivered);
         let key = publish.idempotency_key.as_ref().map(|key| format!("{channel}\0{key}"));
         let ttl_ms = publish.idempotency_ttl_ms.map_or(IDEMPOTENCY_TTL_MS, u64::from);
         if let Some((position, expires_ms)) = key.as_ref().and_then(|key| self.keys.get(key))
             && expires_ms > self.unix_ms
         {
-            // It is answered when the one before it is.
-            let end = self.in_flight.back().map_or(0, |last| last.end);
+            // It survives what the one before it does, which may not have waited for as much.
+            let end = match answered {
+                Durability::Synced => shared.log.request_sync(),
+                Durability::Written => {
+                    let last = [self.unwritten.back(), self.unsynced.back()];
+                    last.into_iter().flatten().map(|last| last.end).max().unwrap_or_default()
+                }
+            };
             let kind = InFlightKind::Suppressed;
             let channel = Arc::clone(channel);
-            self.in_flight.push_back(InFlight { end, token, channel, position, kind });
+            let suppressed = InFlight { end, token, channel, position, kind };
+            self.queue(answered).push_back(suppressed);
             return Ok(());
         }
         let remembers = |engine: &mut DiskEngine, position| {
@@ -224,13 +245,13 @@ impl DiskEngine {
             remembers(self, position);
             self.stats.published += 1;
             self.deliver(channel, position, parts(publish, 0, time_ms).into(), except);
-            let result = Ok(Published { position, suppressed: false });
+            let result = Ok(Published { position, ..Published::default() });
             self.events.push_back(EngineEvent::Published { token, result });
             return Ok(());
         }
         if !self.is_newer_version(channel, &publish) {
-            let position = self.known_position(channel).unwrap_or_default();
-            let result = Ok(Published { position, suppressed: true });
+            let position = self.known_position(channel, delivered).unwrap_or_default();
+            let result = Ok(Published { position, suppressed: true, durability: None });
             self.events.push_back(EngineEvent::Published { token, result });
             return Ok(());
         }
@@ -241,26 +262,43 @@ impl DiskEngine {
             body: &body,
             expires_ms: time_ms.saturating_add(retention.ttl_ms),
             keep_ms: retention.meta_ttl_ms.saturating_sub(retention.ttl_ms),
-            sync: shared.synced,
+            sync: delivered.max(answered) == Durability::Synced,
         });
         let appended = appended.map_err(|error| refusal(&error))?;
         if publish.version > 0 {
             let known = (publish.version, publish.version_epoch.clone());
             self.versions.set(channel, known);
         }
-        let epoch = Epoch::from_u64(shared.log.epoch(appended.stream, shared.synced));
-        let position = StreamPosition { offset: appended.offset, epoch };
+        let position = StreamPosition {
+            offset: appended.offset,
+            epoch: shared.epoch(appended.stream, delivered),
+        };
         remembers(self, position);
         *self.undelivered.entry(Arc::clone(channel)).or_default() += 1;
         let publication = parts(publish, appended.offset, time_ms).into();
-        self.in_flight.push_back(InFlight {
-            end: appended.end,
-            token,
-            channel: Arc::clone(channel),
-            position,
-            kind: InFlightKind::Publish { publication, except },
-        });
+        let (end, answers) = (appended.end, delivered == answered);
+        let in_flight =
+            |kind| InFlight { end, token, channel: Arc::clone(channel), position, kind };
+        let publish = in_flight(InFlightKind::Publish { publication, except, answers });
+        self.queue(delivered).push_back(publish);
+        if !answers {
+            self.queue(answered).push_back(in_flight(InFlightKind::Answer));
+        }
         Ok(())
+    }
+
+    /// What publications of a channel survive before they are delivered.
+    fn delivered(&self, retention: Retention) -> Durability {
+        let engine = self.shared.as_ref().map_or(Durability::Synced, |shared| shared.durability);
+        retention.durability.unwrap_or(engine)
+    }
+
+    /// What waits for this.
+    fn queue(&mut self, durability: Durability) -> &mut VecDeque<InFlight> {
+        match durability {
+            Durability::Written => &mut self.unwritten,
+            Durability::Synced => &mut self.unsynced,
+        }
     }
 
     fn is_newer_version(&self, channel: &str, publish: &NewPublication) -> bool {
@@ -276,7 +314,7 @@ impl DiskEngine {
         publication: Publication,
         except: Option<SessionId>,
     ) {
-        if self.subscribed.contains(channel) {
+        if self.subscribed.contains_key(channel) {
             let (channel, epoch) = (Arc::clone(channel), position.epoch);
             self.events.push_back(EngineEvent::Publication { channel, epoch, publication, except });
         }
@@ -292,14 +330,14 @@ impl DiskEngine {
             let created = shared.log.create(channel, self.unix_ms, retention.meta_ttl_ms);
             created.map_err(|error| refusal(&error))?;
         }
-        Ok(self.known_position(channel).unwrap_or_default())
+        Ok(self.known_position(channel, self.delivered(retention)).unwrap_or_default())
     }
 
-    fn known_position(&self, channel: &str) -> Option<StreamPosition> {
+    fn known_position(&self, channel: &str, delivered: Durability) -> Option<StreamPosition> {
         let shared = self.shared.as_ref()?;
         let stream = shared.log.stream(channel)?;
         let undelivered = self.undelivered.get(channel).copied().unwrap_or_default();
-        let epoch = Epoch::from_u64(shared.log.epoch(stream.id, shared.synced));
+        let epoch = shared.epoch(stream.id, delivered);
         Some(StreamPosition { offset: stream.top.saturating_sub(undelivered), epoch })
     }
 
@@ -348,14 +386,15 @@ impl DiskEngine {
             before: u64::MAX,
             now_ms: self.unix_ms,
             keep_ms: IDEMPOTENCY_TTL_MS,
-            sync: shared.synced,
+            sync: shared.durability == Durability::Synced,
         };
+        let awaited = shared.durability;
         match shared.log.trim(&trim) {
             Ok(appended) => {
                 let position = StreamPosition::default();
                 let kind = InFlightKind::Cleared;
                 let end = appended.end;
-                self.in_flight.push_back(InFlight { end, token, channel, position, kind });
+                self.queue(awaited).push_back(InFlight { end, token, channel, position, kind });
             }
             Err(AppendError::NoStream) => {
                 self.events.push_back(EngineEvent::HistoryRemoved { token, result: Ok(()) });
@@ -370,7 +409,7 @@ impl DiskEngine {
     /// Takes what the log's threads have done since the last time. Call it at the end of a turn.
     pub fn flush(&mut self) {
         self.progress();
-        if !self.in_flight.is_empty() {
+        if !self.unwritten.is_empty() || !self.unsynced.is_empty() {
             self.port.waits.store(true, Ordering::Release);
             // The log may have advanced before it could see that.
             self.progress();
@@ -379,15 +418,20 @@ impl DiskEngine {
 
     fn progress(&mut self) {
         let Some(shared) = &self.shared else { return };
-        let done = match shared.synced {
-            true => shared.log.synced(),
-            false => shared.log.written(),
-        };
+        // In this order: what is synced is written.
+        let synced = shared.log.synced();
+        let written = shared.log.written().max(synced);
         let has_failed = shared.log.failure().is_some();
-        while let Some(first) = self.in_flight.pop_front_if(|first| first.end <= done || has_failed)
-        {
-            let result = if first.end <= done { Ok(()) } else { Err(Error::EngineUncertain) };
-            self.end(first, result);
+        for (awaited, done) in [(Durability::Written, written), (Durability::Synced, synced)] {
+            let ends = |first: &mut InFlight| first.end <= done || has_failed;
+            while let Some(first) = self.queue(awaited).pop_front_if(ends) {
+                let result = match first.end {
+                    end if end > done => Err(Error::EngineUncertain),
+                    end if end <= synced => Ok(Durability::Synced),
+                    _ => Ok(Durability::Written),
+                };
+                self.end(first, result);
+            }
         }
         let read = std::mem::take(&mut *self.port.done());
         for ReadEnd { token, result } in read {
@@ -397,10 +441,10 @@ impl DiskEngine {
         }
     }
 
-    fn end(&mut self, done: InFlight, result: Result<(), Error>) {
+    fn end(&mut self, done: InFlight, result: Result<Durability, Error>) {
         let InFlight { token, channel, position, kind, .. } = done;
         match kind {
-            InFlightKind::Publish { publication, except } => {
+            InFlightKind::Publish { publication, except, answers } => {
                 if let Some(undelivered) = self.undelivered.get_mut(&channel) {
                     *undelivered -= 1;
                     if *undelivered == 0 {
@@ -408,23 +452,30 @@ impl DiskEngine {
                     }
                 }
                 match result {
-                    Ok(()) => {
+                    Ok(_) => {
                         self.stats.published += 1;
                         self.deliver(&channel, position, publication, except);
                     }
                     Err(_) => self.stats.uncertain += 1,
                 }
-                let result = result.map(|()| Published { position, suppressed: false });
+                if answers {
+                    let result = result.map(|of| answer(position, false, of));
+                    self.events.push_back(EngineEvent::Published { token, result });
+                }
+            }
+            InFlightKind::Answer => {
+                let result = result.map(|of| answer(position, false, of));
                 self.events.push_back(EngineEvent::Published { token, result });
             }
             InFlightKind::Suppressed => {
-                let result = result.map(|()| Published { position, suppressed: true });
+                let result = result.map(|of| answer(position, true, of));
                 self.events.push_back(EngineEvent::Published { token, result });
             }
             InFlightKind::Cleared => {
-                if result.is_ok() && self.subscribed.contains(&channel) {
+                if result.is_ok() && self.subscribed.contains_key(&channel) {
                     self.events.push_back(EngineEvent::Cleared { channel });
                 }
+                let result = result.map(|_| ());
                 self.events.push_back(EngineEvent::HistoryRemoved { token, result });
             }
         }
@@ -476,7 +527,7 @@ impl DiskEngine {
 
     /// Publications that wait for the log.
     pub fn outstanding(&self) -> usize {
-        self.in_flight.len() + self.reads.len()
+        self.unwritten.len() + self.unsynced.len() + self.reads.len()
     }
 
     /// Whether publications are accepted.
@@ -532,6 +583,17 @@ const FULL: RefusalReason = RefusalReason {
     name: "disk_full",
     fix: "make room on the disk, or raise `bytes_max` of the engine; reads go on",
 };
+
+impl DiskLog {
+    /// The epoch of a stream whose publications are seen once they survive this.
+    fn epoch(&self, stream: u64, delivered: Durability) -> Epoch {
+        Epoch::from_u64(self.log.epoch(stream, delivered == Durability::Synced))
+    }
+}
+
+fn answer(position: StreamPosition, suppressed: bool, durability: Durability) -> Published {
+    Published { position, suppressed, durability: Some(durability) }
+}
 
 fn refusal(error: &AppendError) -> Error {
     match error {

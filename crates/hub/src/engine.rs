@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::event::{History, Published};
 use crate::options::ChannelOptions;
 use crate::position::{Epoch, StreamPosition};
-use crate::publication::{ClientInfo, NewPublication, Publication};
+use crate::publication::{ClientInfo, Durability, NewPublication, Publication};
 use crate::session_id::SessionId;
 
 /// The id of an engine on a worker, assigned by the caller. When the address or the database of an engine changes, it
@@ -37,6 +37,8 @@ pub struct EngineConfig {
     pub shares_members: bool,
     /// Most [wildcards](crate::wildcard) subscribed to; a further subscription is refused.
     pub wildcards_max: usize,
+    /// It can tell what a publication survives. To others, none that asks for it is published.
+    pub is_durable: bool,
 }
 
 /// The engine of a namespace's channels.
@@ -46,6 +48,8 @@ pub struct NamespaceEngine {
     pub id: EngineId,
     /// Names may be [wildcards](crate::wildcard).
     pub wildcards: bool,
+    /// What a publication survives before it is delivered, in an engine that can tell. `None`: what the engine says.
+    pub durability: Option<Durability>,
 }
 
 /// How much an engine stores of a channel.
@@ -57,6 +61,8 @@ pub struct Retention {
     pub ttl_ms: u64,
     /// Milliseconds that epoch and top offset are stored after the last publication or read.
     pub meta_ttl_ms: u64,
+    /// See [`NamespaceEngine::durability`].
+    pub durability: Option<Durability>,
 }
 
 impl Retention {
@@ -65,7 +71,11 @@ impl Retention {
         self.size > 0 && self.ttl_ms > 0
     }
 
-    pub(crate) fn new(options: &ChannelOptions, meta_ttl_ms: u64) -> Self {
+    pub(crate) fn new(
+        options: &ChannelOptions,
+        meta_ttl_ms: u64,
+        durability: Option<Durability>,
+    ) -> Self {
         if !options.keeps_history() {
             return Self::default();
         }
@@ -73,7 +83,7 @@ impl Retention {
             0 => meta_ttl_ms,
             ttl_ms => ttl_ms,
         };
-        Self { size: options.history_size, ttl_ms: options.history_ttl_ms, meta_ttl_ms }
+        Self { size: options.history_size, ttl_ms: options.history_ttl_ms, meta_ttl_ms, durability }
     }
 }
 

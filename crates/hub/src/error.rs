@@ -36,6 +36,12 @@ pub enum Error {
     /// The channel's engine transports only payloads, but the publication has more.
     #[error("the channel carries payloads alone: no tags, key, idempotency key, version or delta")]
     PayloadAlone,
+    /// The publication should survive the end of the process or a loss of power, but is not stored on a disk of this
+    /// node.
+    #[error(
+        "it is not stored on a disk, and can be neither `written` nor `synced`; leave out `durability`, or give its namespace an `engine` of type \"disk\" and a history"
+    )]
+    NotDurable,
     /// The epoch is not that of the stream. Contains the stream's position.
     #[error("unrecoverable position")]
     UnrecoverablePosition(crate::position::StreamPosition),

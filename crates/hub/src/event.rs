@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::position::StreamPosition;
-use crate::publication::{ClientInfo, Publication};
+use crate::publication::{ClientInfo, Durability, Publication};
 use crate::session_id::SessionId;
 
 /// A result, or an action for the caller. Every operation with a token ends with exactly one event with that token.
@@ -171,6 +171,8 @@ pub struct Published {
     pub position: StreamPosition,
     /// Not published: the idempotency key is known, or the version is not newer.
     pub suppressed: bool,
+    /// What it survives; `None` if the engine cannot tell.
+    pub durability: Option<Durability>,
 }
 
 /// A part of a channel's history.

@@ -68,7 +68,7 @@ pub use options::{ChannelOptions, ChannelRef, OverflowPolicy, RecoveryMode};
 pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
 pub use publication::{
-    ClientInfo, NewPublication, PayloadFormat, Publication, PublicationParts, Tags,
+    ClientInfo, Durability, NewPublication, PayloadFormat, Publication, PublicationParts, Tags,
 };
 pub use remote_members::{MemberListError, MemberListRequest};
 pub use session_id::{

@@ -231,6 +231,15 @@ impl ClientInfo {
     }
 }
 
+/// What a stored publication survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// The end of the process: the kernel has it.
+    Written,
+    /// A loss of power: the disk has it.
+    Synced,
+}
+
 /// A message to publish.
 #[derive(Debug, Clone, Default)]
 pub struct NewPublication {
@@ -262,6 +271,9 @@ pub struct NewPublication {
     pub version: u64,
     /// Versions compare only within the same epoch; empty: regardless.
     pub version_epoch: Box<str>,
+    /// The operation ends when the publication survives this, and fails where its engine cannot tell. `None`: what
+    /// the [engine of the namespace](crate::engine::NamespaceEngine::durability) waits for.
+    pub durability: Option<Durability>,
 }
 
 impl NewPublication {

@@ -559,6 +559,17 @@ impl Log {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(wake);
     }
 
+    /// Has everything that was appended synced, without waiting. Returns its end.
+    pub fn request_sync(&self) -> u64 {
+        let mut core = self.core();
+        let end = position(core.current.number, core.current.end);
+        core.sync_wanted = core.sync_wanted.max(end);
+        drop(core);
+        self.work.notify_one();
+        self.sync_work.notify_one();
+        end
+    }
+
     /// Waits until everything up to `end` is synced, or the log has failed, or for `timeout`. Returns whether it is synced.
     pub fn wait_synced(&self, end: u64, timeout: Duration) -> bool {
         let mut core = self.core();

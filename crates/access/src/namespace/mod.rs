@@ -9,10 +9,12 @@ use std::sync::Arc;
 
 use crate::namespace::bounded_regex::BoundedRegex;
 use crate::namespace::expression::Expressions;
-use dunlin_config::{Config, DeltaType, Map, Overflow, RecoveryMode, split_channel};
+use dunlin_config::{
+    Config, DeltaType, EngineDurability, Map, Overflow, RecoveryMode, split_channel,
+};
 use dunlin_engine::nats::RawSubjects;
 use dunlin_hub::wildcard::NameKind;
-use dunlin_hub::{ChannelOptions, glob};
+use dunlin_hub::{ChannelOptions, Durability, glob};
 
 pub use self::variants::ChannelVariants;
 
@@ -80,6 +82,14 @@ pub fn find_namespace<'n>(
     let variants = namespace.variants.as_ref().filter(|_| admits);
     let variant = variants.and_then(|of| Some(&of[ChannelVariants::variant(name)?]));
     admits.then_some(variant.unwrap_or(namespace))
+}
+
+/// Converts what a publication survives for the hub.
+pub fn durability(of: EngineDurability) -> Durability {
+    match of {
+        EngineDurability::Written => Durability::Written,
+        EngineDurability::Synced => Durability::Synced,
+    }
 }
 
 /// Creates a namespace from its settings; `kinds` is set for the namespace of a Pusher app.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use dunlin_hub::{Epoch, StreamPosition, TagFilter, tenant};
+use dunlin_hub::{Durability, Epoch, StreamPosition, TagFilter, tenant};
 use dunlin_protocol::centrifuge::{DisconnectCode, FilterNode, REASON_BYTES_MAX};
 use dunlin_protocol::json::{self, ObjectOnly, Pairs, Text};
 use dunlin_protocol::{Json, Payload};
@@ -40,6 +40,8 @@ pub(super) struct PublishBody<'a> {
     version: u64,
     #[serde(borrow, deserialize_with = "json::text")]
     version_epoch: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    durability: Cow<'a, str>,
 }
 
 impl<'a> PublishBody<'a> {
@@ -53,8 +55,22 @@ impl<'a> PublishBody<'a> {
             idempotency_key: self.idempotency_key,
             version: self.version,
             version_epoch: self.version_epoch,
+            durability: durability(&self.durability)?,
         };
         Ok(PublishRequest { channel: self.channel, message })
+    }
+}
+
+/// What a publication survives before it is answered; empty: what its namespace says.
+fn durability(name: &str) -> Result<Option<Durability>, ApiError> {
+    match name {
+        "" => Ok(None),
+        "written" => Ok(Some(Durability::Written)),
+        "synced" => Ok(Some(Durability::Synced)),
+        other => {
+            let why = format_args!("durability: {other:?} is neither \"written\" nor \"synced\"");
+            Err(ApiErrorCode::BadRequest.with_reason(why))
+        }
     }
 }
 
@@ -79,6 +95,8 @@ pub(super) struct BroadcastBody<'a> {
     version: u64,
     #[serde(borrow, deserialize_with = "json::text")]
     version_epoch: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    durability: Cow<'a, str>,
 }
 
 impl<'a> BroadcastBody<'a> {
@@ -94,6 +112,7 @@ impl<'a> BroadcastBody<'a> {
             idempotency_key: self.idempotency_key,
             version: self.version,
             version_epoch: self.version_epoch,
+            durability: durability(&self.durability)?,
         };
         Ok(BroadcastRequest { channels: self.channels, message })
     }

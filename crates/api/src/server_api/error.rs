@@ -173,7 +173,8 @@ impl From<dunlin_hub::Error> for ApiError {
             | Hub::PublicationTooLarge
             | Hub::NoSession
             | Hub::Wildcard
-            | Hub::PayloadAlone => ApiErrorCode::BadRequest.with_reason(error),
+            | Hub::PayloadAlone
+            | Hub::NotDurable => ApiErrorCode::BadRequest.with_reason(error),
             Hub::BadRequest => ApiErrorCode::BadRequest.into(),
             Hub::HistoryOff | Hub::PresenceOff => ApiErrorCode::NotAvailable.with_reason(error),
             Hub::LimitExceeded => ApiErrorCode::LimitExceeded.into(),

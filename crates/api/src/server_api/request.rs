@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use dunlin_hub::{HistoryFilter, NewPublication, SessionId, StreamPosition};
+use dunlin_hub::{Durability, HistoryFilter, NewPublication, SessionId, StreamPosition};
 use dunlin_protocol::centrifuge::FilterNode;
 use dunlin_protocol::json::{self, Pairs, Text};
 use dunlin_protocol::{Json, Payload};
@@ -221,6 +221,8 @@ pub struct PublishParams<'a> {
     pub version: u64,
     /// Versions are compared only within the same version epoch. Empty: always.
     pub version_epoch: Cow<'a, str>,
+    /// What it survives before it is answered; `None`: what its namespace says.
+    pub durability: Option<Durability>,
 }
 
 impl PublishParams<'_> {
@@ -242,6 +244,7 @@ impl PublishParams<'_> {
             delta: self.delta,
             version: self.version,
             version_epoch: (*self.version_epoch).into(),
+            durability: self.durability,
             ..NewPublication::default()
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelSummary, ClientInfo, History, Info, PresenceStats, Published};
+use dunlin_hub::{ChannelSummary, ClientInfo, Durability, History, Info, PresenceStats, Published};
 use dunlin_protocol::centrifuge::{write_epoch, write_presence, write_publications};
 use dunlin_protocol::json::Object;
 
@@ -314,7 +314,7 @@ impl CommandOutcome {
     }
 }
 
-/// Writes offset and epoch. Omits both for a publication without a position, whose channel keeps no history.
+/// Writes offset, epoch, and what it survives if its engine can tell. Omits both for a publication without a position, whose channel keeps no history.
 fn write_published(out: &mut Vec<u8>, published: &Published) {
     let position = published.position;
     let mut result = Object::begin(out);
@@ -323,6 +323,11 @@ fn write_published(out: &mut Vec<u8>, published: &Published) {
     }
     if !position.epoch.is_none() {
         write_epoch(result.key("epoch"), position.epoch);
+    }
+    match published.durability {
+        Some(Durability::Written) => drop(result.string("durability", "written")),
+        Some(Durability::Synced) => drop(result.string("durability", "synced")),
+        None => {}
     }
     result.end();
 }

@@ -33,7 +33,7 @@ fn position(offset: u64, epoch: u64) -> StreamPosition {
 }
 
 fn published(offset: u64) -> Published {
-    Published { position: position(offset, 10), suppressed: false }
+    Published { position: position(offset, 10), ..Published::default() }
 }
 
 fn written(answer: &CommandResult) -> Value {
@@ -544,7 +544,7 @@ fn a_batch_is_answered_in_order() {
 fn response_to_many_commands_ends_at_its_bound_whatever_came_of_them() {
     let long = ApiErrorCode::BadRequest.with_reason("x".repeat(200));
     let position = StreamPosition { offset: 1 << 40, epoch: Epoch::from_u64(u64::MAX) };
-    let published = Published { position, suppressed: false };
+    let published = Published { position, ..Published::default() };
     for bytes_max in [65_536, 1 << 20] {
         let count = commands_max(bytes_max);
         for answer in [

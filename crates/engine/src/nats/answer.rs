@@ -99,11 +99,15 @@ impl NatsEngine {
                 let result = match message.read() {
                     StoredReply::Stored(stored) => {
                         let suppressed = stored.state.nonce != batch.nonce;
-                        Ok(Published { position: stored.frame.position, suppressed })
+                        Ok(Published {
+                            position: stored.frame.position,
+                            suppressed,
+                            durability: None,
+                        })
                     }
                     // Among replicas, one may know a key whose message is not stored yet.
                     StoredReply::Unavailable => Err(Error::EngineUncertain),
-                    _ => Ok(Published { position: StreamPosition::default(), suppressed: true }),
+                    _ => Ok(Published { suppressed: true, ..Published::default() }),
                 };
                 self.finish_batch(&batch, result);
                 self.free(&channel);
@@ -170,7 +174,7 @@ impl NatsEngine {
                 self.stats.publish_commands += 1;
                 self.session.refusing = None;
                 known.sequence = seq;
-                let published = Published { position: known.position, suppressed: false };
+                let published = Published { position: known.position, ..Published::default() };
                 self.learn(&channel, *known);
                 self.finish_batch(&batch, Ok(published));
                 self.free(&channel);
@@ -189,7 +193,10 @@ impl NatsEngine {
             }
             Pending::Claim(plain) if duplicate => {
                 let position = StreamPosition::default();
-                self.finish_plain(&plain, Ok(Published { position, suppressed: true }));
+                self.finish_plain(
+                    &plain,
+                    Ok(Published { position, suppressed: true, durability: None }),
+                );
             }
             Pending::Claim(plain) => {
                 self.send_plain(&plain.channel, plain.token, &plain.encoded);
@@ -452,7 +459,7 @@ impl NatsEngine {
     fn successor(&mut self, channel: &Arc<str>, mut batch: Box<Batch>, stored: &StoredMessage<'_>) {
         if stored.state.nonce == batch.nonce {
             let position = stored.frame.position;
-            self.finish_batch(&batch, Ok(Published { position, suppressed: false }));
+            self.finish_batch(&batch, Ok(Published { position, ..Published::default() }));
             return self.free(channel);
         }
         if stored.state.before.first().copied().unwrap_or(0) == batch.sent_after.unwrap_or(0) {

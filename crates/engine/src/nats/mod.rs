@@ -432,7 +432,7 @@ impl NatsEngine {
             match confirmation {
                 Confirmation::Published { token, .. } => {
                     self.stats.publish_commands += 1;
-                    let published = Published { position: Default::default(), suppressed: false };
+                    let published = Published::default();
                     self.finish_publish(&[token], Ok(published));
                 }
                 Confirmation::Subscribed(channel) => {

@@ -136,7 +136,8 @@ impl NatsEngine {
     /// Publishes a batch after the known end of the stream.
     fn send(&mut self, now_ms: u64, channel: &Arc<str>, mut batch: Box<Batch>, known: &KnownTail) {
         if batch.is_older_than(&known.state) {
-            let published = Published { position: known.position, suppressed: true };
+            let published =
+                Published { position: known.position, suppressed: true, durability: None };
             self.finish_batch(&batch, Ok(published));
             return self.free(channel);
         }

@@ -251,7 +251,8 @@ mod tests {
 
     use super::*;
 
-    const RETENTION: Retention = Retention { size: 10, ttl_ms: 1, meta_ttl_ms: 1 };
+    const RETENTION: Retention =
+        Retention { size: 10, ttl_ms: 1, meta_ttl_ms: 1, durability: None };
 
     fn read(filter: HistoryFilter) -> HistoryRead {
         HistoryRead::new(1, "a".into(), RETENTION, filter, false)

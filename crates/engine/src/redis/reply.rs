@@ -468,7 +468,7 @@ impl RedisEngine {
             .then_some(batch.retention);
             self.learn(now_ms, partition, &batch.channel, position, renewed);
         }
-        let published = Published { position, suppressed };
+        let published = Published { position, suppressed, durability: None };
         self.replicate(shard, batch.retention.keeps(), &batch.tokens, published);
     }
 

@@ -11,7 +11,8 @@ use crate::frame;
 use crate::links::{LinkFull, Links, Server, ServerRole, ShardId};
 
 const SHARD: ShardId = ShardId(0);
-const KEPT: Retention = Retention { size: 10, ttl_ms: 60_000, meta_ttl_ms: 60_000 };
+const KEPT: Retention =
+    Retention { size: 10, ttl_ms: 60_000, meta_ttl_ms: 60_000, durability: None };
 
 /// Connections that write down what is sent.
 #[derive(Default)]

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, dead_code, reason = "shared with the benchmark, and each uses its part")]
 
 mod centrifugo;
+mod disk;
 mod failover;
 mod failures;
 mod moving;

@@ -22,8 +22,9 @@ const TIME_MS: u64 = 1_700_000_000_000;
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-pub const KEPT: Retention = Retention { size: 100, ttl_ms: 60_000, meta_ttl_ms: 600_000 };
-pub const UNKEPT: Retention = Retention { size: 0, ttl_ms: 0, meta_ttl_ms: 0 };
+pub const KEPT: Retention =
+    Retention { size: 100, ttl_ms: 60_000, meta_ttl_ms: 600_000, durability: None };
+pub const UNKEPT: Retention = Retention { size: 0, ttl_ms: 0, meta_ttl_ms: 0, durability: None };
 
 /// Any engine.
 pub enum Machine {

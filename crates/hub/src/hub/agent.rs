@@ -23,6 +23,7 @@ use crate::idempotency::DEFAULT_TTL_MS;
 use crate::message::{
     HistoryRequest, HubMessageKind, PublishRequest, ReplyContent, SubscribeRequest, WaiterId,
 };
+use crate::options::ChannelOptions;
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, PublicationParts};
 use crate::session_id::SessionId;
@@ -163,13 +164,19 @@ impl Hub {
 
     pub(super) fn engine_publish(&mut self, engine: EngineId, from: u8, asked: PublishRequest) {
         let PublishRequest { request, channel, options, mut publish } = asked;
+        let is_stored = options.keeps_history() && !publish.skip_history;
+        let can_tell = self.engines.get(engine).is_some_and(|engine| engine.config.is_durable);
+        if publish.durability.is_some() && !(is_stored && can_tell) {
+            self.reply(from, request, ReplyContent::Failed(Error::NotDurable));
+            return;
+        }
         publish.delta |= options.delta_publish;
         if publish.idempotency_key.is_some() {
             publish.idempotency_ttl_ms.get_or_insert(DEFAULT_TTL_MS);
         }
         let retention = match publish.skip_history {
             true => Retention::default(),
-            false => Retention::new(&options, self.config.history_meta_ttl_ms),
+            false => self.retention(&options),
         };
         let time_ms = self.now.unix_ms;
         let reported = self.channel_event_filter.publications.then(|| {
@@ -201,7 +208,7 @@ impl Hub {
         reported: Option<Box<(Arc<str>, PublicationParts)>>,
         result: Result<Published, Error>,
     ) {
-        if let Ok(Published { position, suppressed: false }) = result {
+        if let Ok(Published { position, suppressed: false, .. }) = result {
             self.stats.publications += 1;
             if let Some(reported) = reported {
                 let (channel, mut publication) = *reported;
@@ -221,7 +228,7 @@ impl Hub {
         let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else {
             return self.engine_refuses(from, asked.request);
         };
-        let retention = Retention::new(&asked.options, self.config.history_meta_ttl_ms);
+        let retention = self.retention(&asked.options);
         let channel = Arc::clone(&asked.channel);
         let filter = asked.filter;
         let (token, latest) = (key.into(), false);
@@ -250,6 +257,13 @@ impl Hub {
             let (channel, info) = (Arc::clone(&self.homes[at].name), Arc::clone(info));
             self.engines.send(engine, EngineRequest::Announce { channel, info, joined });
         }
+    }
+
+    /// How much the engine of the options' namespace stores of a channel.
+    pub(super) fn retention(&self, options: &ChannelOptions) -> Retention {
+        let namespace = self.engines.namespaces.get(&options.namespace);
+        let durability = namespace.and_then(|namespace| namespace.durability);
+        Retention::new(options, self.config.history_meta_ttl_ms, durability)
     }
 
     /// Too many requests to the engine are outstanding.
@@ -336,7 +350,7 @@ impl Hub {
         let (channel, incarnation) = (Arc::clone(&self.homes[at].name), self.homes[at].incarnation);
         let Some(agent) = self.engines.agents.get(&at) else { return };
         let engine = agent.engine;
-        let retention = Retention::new(&agent.options, self.config.history_meta_ttl_ms);
+        let retention = self.retention(&agent.options);
         let waiter = EngineWaiterKind::Join { at, incarnation };
         let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else {
             self.stats.overloaded += 1;

@@ -168,11 +168,15 @@ impl Hub {
             return self.engine_publish(engine, from, asked);
         }
         let PublishRequest { request, channel, options, publish } = asked;
+        if publish.durability.is_some() {
+            self.reply(from, request, ReplyContent::Failed(Error::NotDurable));
+            return;
+        }
         let except = publish.except;
         if let Some(key) = &publish.idempotency_key
             && let Some(position) = self.idempotency.find(&channel, key, self.now.ms)
         {
-            let published = Published { position, suppressed: true };
+            let published = Published { position, suppressed: true, durability: None };
             self.reply(from, request, ReplyContent::Published(published));
             return;
         }
@@ -194,7 +198,8 @@ impl Hub {
         let mut position = StreamPosition::default();
         if let (true, Some(stream)) = (kept, at.and_then(|at| self.homes[at].stream.as_mut())) {
             if !stream.advance_version(publish.version, &publish.version_epoch) {
-                let published = Published { position: stream.position(), suppressed: true };
+                let published =
+                    Published { position: stream.position(), suppressed: true, durability: None };
                 self.reply(from, request, ReplyContent::Published(published));
                 return;
             }
@@ -230,7 +235,7 @@ impl Hub {
             }
             self.broadcast_publication(at, position.epoch, &publication, except);
         }
-        let published = Published { position, suppressed: false };
+        let published = Published { position, suppressed: false, durability: None };
         self.reply(from, request, ReplyContent::Published(published));
     }
 

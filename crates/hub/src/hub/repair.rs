@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Hub;
 use crate::agent::{EnginePublication, EngineWaiterKind, RepairRead};
 use crate::command::HistoryFilter;
-use crate::engine::{EnginePosition, EngineRequest, Retention};
+use crate::engine::{EnginePosition, EngineRequest};
 use crate::error::Error;
 use crate::event::History;
 use crate::message::{ReplyContent, SubscribeRequest};
@@ -262,7 +262,7 @@ impl Hub {
         self.stats.engine_reads += 1;
         let since = Some(StreamPosition { offset: since, epoch });
         let filter = HistoryFilter { since, bytes_max, ..HistoryFilter::default() };
-        let retention = Retention::new(&options, self.config.history_meta_ttl_ms);
+        let retention = self.retention(&options);
         let (token, latest) = (key.into(), what == Purpose::Confirm);
         let request = EngineRequest::History { token, channel, retention, filter, latest };
         self.engines.send(id, request);

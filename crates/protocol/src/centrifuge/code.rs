@@ -134,7 +134,9 @@ impl From<dunlin_hub::Error> for Error<'static> {
             Hub::PublicationTooLarge => ErrorCode::LimitExceeded.with_reason(error),
             Hub::ChannelName => ErrorCode::BadRequest.with_reason(error),
             Hub::BadRequest => ErrorCode::BadRequest.into(),
-            Hub::Wildcard | Hub::PayloadAlone => ErrorCode::BadRequest.with_reason(error),
+            Hub::Wildcard | Hub::PayloadAlone | Hub::NotDurable => {
+                ErrorCode::BadRequest.with_reason(error)
+            }
             Hub::HistoryOff | Hub::PresenceOff => ErrorCode::NotAvailable.with_reason(error),
             Hub::PermissionWithdrawn => ErrorCode::PermissionDenied.with_reason(error),
             Hub::UnrecoverablePosition(_) => ErrorCode::UnrecoverablePosition.into(),

@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dunlin_config::{Config, Engine, EngineDurability, EngineKind, EngineWhenFull};
+use dunlin_config::{Config, Engine, EngineKind, EngineWhenFull};
 use dunlin_engine::disk::{DiskEngine, DiskLog, DiskPort};
 use dunlin_log::{Directory, Limits, Log, LogConfig, Threads, WhenFull, boot_id};
 
 use crate::error::ServeError;
+use crate::namespace::durability;
 
 /// The logs by the name of their engine.
 #[derive(Default)]
@@ -143,11 +144,11 @@ impl OpenLog {
         let threads =
             Threads::start(Arc::clone(&log)).map_err(|error| in_directory(error.to_string()))?;
         let reads = threads.reads().ok_or_else(|| in_directory("it has no thread".to_owned()))?;
-        let synced = engine.durability == EngineDurability::Synced;
+        let durability = durability(engine.durability);
         Ok(OpenLog {
             config: Arc::clone(engine),
             path,
-            shared: DiskLog { log, reads, synced },
+            shared: DiskLog { log, reads, durability },
             ports,
             threads: Mutex::new(Some(threads)),
         })

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use dunlin_config::{
     ApiKey, Config, Effect, Effects, Keys, Map, MapChange, Pacing, Serves, Snapshot,
 };
-use dunlin_hub::tenant;
+use dunlin_hub::{Durability, tenant};
 
 use crate::auth::{Jwks, Verifier};
 use crate::limits::user_connections::UserConnections;
-use crate::namespace::{ChannelVariants, Namespace, find_namespace, namespace};
+use crate::namespace::{ChannelVariants, Namespace, durability, find_namespace, namespace};
 use crate::pusher::Apps;
 use crate::state::memory::MemoryBounds;
 use crate::state::node_name::default_name;
@@ -395,6 +395,8 @@ pub(crate) struct EngineOf {
     pub(crate) name: Arc<str>,
     /// The namespace has wildcards.
     pub(crate) wildcards: bool,
+    /// What a publication survives before it is delivered, if the namespace says it.
+    pub(crate) durability: Option<Durability>,
 }
 
 fn engines(config: &Config) -> Map<EngineOf> {
@@ -408,8 +410,9 @@ fn engines(config: &Config) -> Map<EngineOf> {
         .chain(std::iter::once((&without, &channel.without_namespace)))
         .filter_map(|(name, rules)| {
             let engine = Arc::clone(rules.engine.as_ref()?);
-            let wildcards = rules.wildcards;
-            Some((Arc::clone(name), Arc::new(EngineOf { name: engine, wildcards })))
+            let durability = rules.durability.map(durability);
+            let of = EngineOf { name: engine, wildcards: rules.wildcards, durability };
+            Some((Arc::clone(name), Arc::new(of)))
         })
         .collect()
 }

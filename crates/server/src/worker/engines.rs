@@ -28,6 +28,7 @@ use super::nats::NatsConnection;
 use crate::engines::disk::DiskLogs;
 use crate::engines::stats::{EngineSample, EngineStats};
 use crate::state::ServerState;
+use crate::state::settings::EngineOf;
 
 /// The name of a connection in a server's `CLIENT LIST`.
 const NAME: &str = "dunlin";
@@ -443,8 +444,9 @@ impl Engines {
         let named = settings.engines.iter_shared();
         let namespaces: Vec<(Arc<str>, NamespaceEngine)> = named
             .filter_map(|(namespace, of)| {
-                let (id, wildcards) = (self.id_of(&of.name)?, of.wildcards);
-                Some((Arc::clone(namespace), NamespaceEngine { id, wildcards }))
+                let &EngineOf { ref name, wildcards, durability } = &**of;
+                let id = self.id_of(name)?;
+                Some((Arc::clone(namespace), NamespaceEngine { id, wildcards, durability }))
             })
             .collect();
         turn.core.hub.set_engines(now, &configs, namespaces);
@@ -634,6 +636,7 @@ fn engine_config(id: EngineId, config: &dunlin_config::Engine, workers: usize) -
         held_bytes_max: config.held_bytes_max,
         shares_members: config.layout == EngineLayout::Centrifugo,
         wildcards_max: (config.wildcards_max as usize).div_ceil(workers),
+        is_durable: config.kind == EngineKind::Disk,
     }
 }
 

@@ -23,6 +23,7 @@ pub const CONFIG: EngineConfig = EngineConfig {
     held_bytes_max: 1 << 20,
     shares_members: false,
     wildcards_max: 2,
+    is_durable: false,
 };
 
 #[derive(Default)]
@@ -90,7 +91,7 @@ impl Fleet {
             hub.set_engines(
                 world.now,
                 &[*config],
-                [("".into(), NamespaceEngine { id: config.id, wildcards: true })],
+                [("".into(), NamespaceEngine { id: config.id, wildcards: true, durability: None })],
             );
         }
         self.settle();
@@ -194,7 +195,7 @@ impl Fleet {
                     }
                 }
                 self.push(&publish.channel, position.epoch, &publication.into());
-                let result = Ok(Published { position, suppressed: false });
+                let result = Ok(Published { position, suppressed: false, durability: None });
                 EngineEvent::Published { token: publish.token, result }
             }
             EngineRequest::Subscribe { token, channel, retention, .. } => {
