@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::effect::settings;
-use crate::{EngineDurability, Map, Pacing, Pattern, SharedBudget};
+use crate::{ChannelDurability, Map, Pacing, Pattern, SharedBudget};
 
 settings! {
     /// What channels store and what clients may do in them.
@@ -57,10 +57,9 @@ settings! {
         /// not shared with other nodes. A change unsubscribes all subscribers (code 2500, insufficient state);
         /// clients subscribe again and recover what is available.
         pub engine: Option<Arc<str>> => EngineOfChannels,
-        /// What a publication survives before it is delivered and acknowledged, in an engine of type `disk`. Not set:
-        /// `durability` of the engine. A call of the server API may ask for another answer. A change unsubscribes all
-        /// subscribers (code 2500).
-        pub durability: Option<EngineDurability> => EngineOfChannels,
+        /// What a publication survives before it is delivered and acknowledged, in an engine of type `disk`. A call of the
+        /// server API may ask for another answer. A change unsubscribes all subscribers (code 2500).
+        pub durability: ChannelDurability => EngineOfChannels,
         /// Permits wildcard subscriptions as in NATS: `chat:*.typing` matches channels with one token in place of
         /// `*`, `chat:rooms.>` matches channels with one or more tokens after `chat:rooms.`. A client that may
         /// subscribe to the channels may subscribe to their wildcards. A capability must cover everything that a
@@ -174,7 +173,7 @@ impl Default for ChannelOptions {
     fn default() -> ChannelOptions {
         ChannelOptions {
             engine: None,
-            durability: None,
+            durability: ChannelDurability::Engine,
             wildcards: false,
             name_pattern: None,
             channel_regex: None,

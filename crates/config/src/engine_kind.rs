@@ -29,6 +29,31 @@ pub enum EngineDurability {
     Synced,
 }
 
+/// What a publication in a namespace survives before it is acknowledged and delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum ChannelDurability {
+    /// What its engine says.
+    #[default]
+    Engine,
+    /// The end of the process.
+    Written,
+    /// A loss of power.
+    Synced,
+}
+
+impl ChannelDurability {
+    /// Returns what the namespace says; `None`: its engine says it.
+    pub const fn of_namespace(self) -> Option<EngineDurability> {
+        match self {
+            ChannelDurability::Engine => None,
+            ChannelDurability::Written => Some(EngineDurability::Written),
+            ChannelDurability::Synced => Some(EngineDurability::Synced),
+        }
+    }
+}
+
 /// What an engine on a disk does when it has reached `bytes_max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

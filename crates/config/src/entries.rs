@@ -166,7 +166,9 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
         check(&|| path().join("engine"), "engine", &options.engine);
         let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));
-        if options.durability.is_some() && engine.is_none_or(|of| of.kind != EngineKind::Disk) {
+        if options.durability.of_namespace().is_some()
+            && engine.is_none_or(|of| of.kind != EngineKind::Disk)
+        {
             unkept.push(path().join("durability"));
         }
         for (key, name) in [

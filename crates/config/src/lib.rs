@@ -75,7 +75,8 @@ pub use cluster::Cluster;
 pub use effect::{Effect, Effects, Keys};
 pub use engine::Engine;
 pub use engine_kind::{
-    EngineDurability, EngineKind, EngineLayout, EngineReadFrom, EngineTopology, EngineWhenFull,
+    ChannelDurability, EngineDurability, EngineKind, EngineLayout, EngineReadFrom, EngineTopology,
+    EngineWhenFull,
 };
 pub use error::{ConfigError, ConfigErrors};
 pub use index::ApiKey;

@@ -410,7 +410,7 @@ fn engines(config: &Config) -> Map<EngineOf> {
         .chain(std::iter::once((&without, &channel.without_namespace)))
         .filter_map(|(name, rules)| {
             let engine = Arc::clone(rules.engine.as_ref()?);
-            let durability = rules.durability.map(durability);
+            let durability = rules.durability.of_namespace().map(durability);
             let of = EngineOf { name: engine, wildcards: rules.wildcards, durability };
             Some((Arc::clone(name), Arc::new(of)))
         })
