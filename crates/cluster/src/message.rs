@@ -231,6 +231,8 @@ pub enum StatusPage {
     Info,
     /// `/cluster`.
     Cluster,
+    /// `/status/overview`.
+    Overview,
     /// `/status/workers`.
     Workers,
     /// `/status/engines`.
@@ -249,6 +251,7 @@ impl StatusPage {
         Some(match path {
             "/info" => StatusPage::Info,
             "/cluster" => StatusPage::Cluster,
+            "/status/overview" => StatusPage::Overview,
             "/status/workers" => StatusPage::Workers,
             "/status/engines" => StatusPage::Engines,
             "/status/tenants" => StatusPage::Tenants,

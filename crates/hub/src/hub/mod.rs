@@ -40,7 +40,7 @@ use crate::channel_filters::ChannelFilters;
 use crate::channel_table::ChannelTable;
 use crate::command::HubStats;
 use crate::config::{HubConfig, Now};
-use crate::encode::Encode;
+use crate::encode::{ENCODINGS_MAX, Encode};
 use crate::error::Error;
 use crate::event::Event;
 use crate::filter_shares::FilterShares;
@@ -93,6 +93,8 @@ pub struct Hub {
     names: NameHasher,
 
     sessions: Slots<Session>,
+    /// Number of open sessions of each encoding.
+    sessions_by_encoding: [u32; ENCODINGS_MAX],
     /// Node numbers in session ids.
     nodes: NodeNumbers,
     users: Users,
@@ -190,6 +192,7 @@ impl Hub {
             encoder,
             now: Now::default(),
             sessions: Slots::new(1024),
+            sessions_by_encoding: [0; ENCODINGS_MAX],
             users: Users::new(config.users.clone().map(|directory| (directory, config.worker))),
             conn_infos: HashMap::default(),
             labels: Labels::default(),
@@ -352,6 +355,11 @@ impl Hub {
         self.is_subscribed(id, channel).then_some(())?;
         let channel = &self.channels[self.channels.find(&self.names, channel)?];
         channel.joined.then_some(channel.position)
+    }
+
+    /// The number of open sessions of each encoding, by the index of the encoding.
+    pub fn sessions_by_encoding(&self) -> &[u32; ENCODINGS_MAX] {
+        &self.sessions_by_encoding
     }
 
     /// Returns gauges and counters.

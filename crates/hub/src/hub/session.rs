@@ -61,6 +61,7 @@ impl Hub {
             opened_min: minutes(now),
             ..Session::default()
         };
+        self.sessions_by_encoding[usize::from(new.encoding.0)] += 1;
         self.users.link(&mut self.sessions, slot, new.user);
         if let Some(info) = new.conn_info {
             self.conn_infos.insert(slot, info);
@@ -158,7 +159,9 @@ impl Hub {
         self.conn_infos.remove(&slot);
         self.labels.remove(slot);
         self.nodes.closed(self.sessions[slot].node());
-        let generation = self.sessions[slot].generation.wrapping_add(1);
+        let Session { generation, encoding, .. } = self.sessions[slot];
+        self.sessions_by_encoding[usize::from(encoding)] -= 1;
+        let generation = generation.wrapping_add(1);
         self.sessions[slot] = Session { generation, ..Session::default() };
         self.sessions.vacate(slot);
         self.run();

@@ -20,6 +20,7 @@ use dunlin_config::{AdminRole, Secret};
 use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method};
 use rustix::net::AddressFamily;
+use serde_json::json;
 
 use super::problem::{self, ProblemDetails, ProblemType};
 use super::{Admin, Cx};
@@ -58,7 +59,20 @@ fn role_for(request: &http::RequestHead<'_>) -> Result<AdminRole, ProblemDetails
         _ if below(path, "/broadcasts").is_some() || path == "/revocations" => {
             Ok(AdminRole::Operate)
         }
+        _ if path.starts_with("/api/") => {
+            let method = path.strip_prefix("/api/").unwrap_or_default();
+            super::api_call::role_for(method).ok_or_else(|| ProblemDetails::not_found(path))
+        }
         _ => Err(ProblemDetails::method("GET, HEAD")),
+    }
+}
+
+/// Returns the name of a role in the configuration.
+const fn name(role: AdminRole) -> &'static str {
+    match role {
+        AdminRole::See => "see",
+        AdminRole::Operate => "operate",
+        AdminRole::Change => "change",
     }
 }
 
@@ -69,11 +83,6 @@ impl Principal {
         if self.role >= role {
             return Ok(());
         }
-        let name = |role| match role {
-            AdminRole::See => "see",
-            AdminRole::Operate => "operate",
-            AdminRole::Change => "change",
-        };
         let detail =
             format!("this takes the role `{}`; the token has `{}`", name(role), name(self.role));
         Err(ProblemDetails::new(&problem::FORBIDDEN, detail))
@@ -146,6 +155,31 @@ impl Admin {
             return Err(ProblemDetails::new(&problem::UNSUPPORTED_MEDIA_TYPE, detail));
         }
         Ok(Principal { role: AdminRole::Change, secrets: false })
+    }
+
+    /// Answers `GET /whoami`: what the caller may do here.
+    pub(super) fn whoami(
+        &self,
+        cx: &mut Cx,
+        conn: ConnId,
+        request: &http::Request<'_>,
+        caller: Principal,
+    ) -> Result<(), ProblemDetails> {
+        if !super::reads(request.method) {
+            return Err(ProblemDetails::method("GET, HEAD"));
+        }
+        let shows_token = bearer(request).is_some();
+        let changes_without =
+            !shows_token && self.operator.is_none() && self.store.head().config.api.without_key;
+        let role = if changes_without { AdminRole::Change } else { caller.role };
+        let body = json!({
+            "role": name(role),
+            "secrets": caller.secrets,
+            "token": &*self.token_name(request),
+            "through": if is_local_socket(cx, conn) { "socket" } else { "tcp" },
+        });
+        super::answer_json(cx, conn, 200, &body);
+        Ok(())
     }
 
     /// Returns the role of a token; `None` if it is unknown. Compares all tokens, for constant time.

@@ -41,6 +41,7 @@ impl Admin {
         match page {
             StatusPage::Info => state.info(),
             StatusPage::Cluster => state.cluster.status(state.uptime_ms()),
+            StatusPage::Overview => self.overview(),
             StatusPage::Workers => self.workers_status(),
             StatusPage::Engines => json!(state.engines.status()),
             StatusPage::Tenants => json!(state.settings.load().tenants.status()),

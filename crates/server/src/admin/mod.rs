@@ -15,6 +15,9 @@ mod address_tests;
 mod affected;
 #[cfg(test)]
 mod affected_tests;
+mod api_call;
+#[cfg(test)]
+mod api_call_tests;
 mod broadcasts;
 mod call;
 mod cluster_change;
@@ -27,6 +30,8 @@ mod heap_trim;
 mod node_tests;
 mod openapi;
 pub(crate) mod operator;
+mod overview;
+mod page;
 mod problem;
 mod read;
 pub(crate) mod reservations;
@@ -35,6 +40,7 @@ mod revocation_tests;
 mod revocations;
 #[cfg(test)]
 mod rules_tests;
+mod samples;
 #[cfg(test)]
 mod series_tests;
 mod status;
@@ -76,12 +82,14 @@ use dunlin_push_service::PushHandle;
 
 pub(crate) use self::access::OperatorAccess;
 use self::affected::DryRun;
+use self::api_call::ApiCall;
 use self::broadcasts::BroadcastQuery;
 use self::cluster_change::ClusterChanges;
 use self::cluster_scope::StatusRequest;
 use self::commit::CommitQueue;
 use self::heap_trim::HeapTrim;
 use self::problem::ProblemDetails;
+use self::samples::Samples;
 use self::sync::Sync;
 use self::timer::Timer;
 use self::trial::CanaryTrial;
@@ -155,6 +163,7 @@ pub(crate) struct Admin {
     /// `None` without a state directory.
     sync: Option<Sync>,
     watchers: Vec<Watcher>,
+    api_calls: WorkerQueries<ApiCall>,
     broadcast_requests: WorkerQueries<BroadcastQuery>,
     dry_runs: WorkerQueries<DryRun>,
     status_requests: WorkerQueries<StatusRequest>,
@@ -167,6 +176,7 @@ pub(crate) struct Admin {
     /// The files of `tls.certificates` with their modification times when they were last read.
     certificate_files: Vec<(Arc<str>, Option<SystemTime>)>,
     seconds: u64,
+    samples: Samples,
     heap_trim: HeapTrim,
     accept_log: LogGate,
     /// Workers whose rings were full when tokens were revoked.
@@ -285,6 +295,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         trial: None,
         sync,
         watchers: Vec::new(),
+        api_calls: api_call::api_calls(),
         broadcast_requests: broadcasts::broadcast_requests(),
         dry_runs: affected::dry_runs(),
         status_requests: cluster_scope::status_requests(),
@@ -294,6 +305,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         body_bytes_max,
         certificate_files,
         seconds: 0,
+        samples: Samples::new(),
         heap_trim: HeapTrim::default(),
         accept_log: LogGate::default(),
         unreached: Vec::new(),
@@ -326,6 +338,9 @@ impl Admin {
         if path == "/health" {
             return self.health(cx, conn, request.method);
         }
+        if Admin::operator_page(cx, conn, request) {
+            return;
+        }
         let caller = match self.caller(cx, conn, request) {
             Ok(caller) => caller,
             Err(problem) => return problem.answer(cx, conn),
@@ -337,6 +352,10 @@ impl Admin {
             self.broadcasts(cx, conn, request, rest)
         } else if path == "/revocations" {
             self.revocations(cx, conn, request)
+        } else if let Some(method) = path.strip_prefix("/api/") {
+            self.api_call(cx, conn, request, method)
+        } else if path == "/whoami" {
+            self.whoami(cx, conn, request, caller)
         } else {
             self.page(cx, conn, request)
         };
@@ -359,6 +378,10 @@ impl Admin {
             "/metrics" => {
                 let (media_type, text) = self.metrics(request.headers);
                 answer(cx, conn, 200, media_type, text.as_bytes());
+            }
+            "/status/series" => {
+                let series = self.samples.answer(request.query)?;
+                answer(cx, conn, 200, "application/json", &series);
             }
             "/openapi.json" => {
                 answer(cx, conn, 200, "application/json", openapi::document().as_bytes());
@@ -516,11 +539,15 @@ impl Admin {
         self.seconds += 1;
         self.free_retired();
         self.reach_workers();
+        self.answer_overdue_api_calls(cx);
         self.answer_overdue_broadcasts(cx);
         self.answer_overdue_status(cx);
         self.advance_cluster_changes(cx);
         self.evaluate_trial(cx);
         self.sync_rest();
+        if self.seconds.is_multiple_of(samples::STEP_S) {
+            self.samples.take(&self.state, self.state.uptime_ms() * 1_000_000);
+        }
         if self.seconds.is_multiple_of(TRIM_SECONDS) && self.heap_trim.is_due(free_heap_bytes()) {
             // Returns free memory to the kernel; a worker that allocates meanwhile waits.
             trim_heap();
@@ -582,6 +609,9 @@ impl Handler for Admin {
     fn on_tick(&mut self, cx: &mut Cx) {
         while let Some((_, message)) = self.endpoint.recv() {
             match message {
+                AdminMessage::ApiReply { request_id, worker, status, response } => {
+                    self.handle_api_reply(cx, request_id, worker, (status, response));
+                }
                 AdminMessage::BroadcastReply { request_id, worker, found, acted } => {
                     self.handle_broadcast_reply(cx, request_id, worker, found, acted);
                 }

@@ -138,8 +138,8 @@ impl ProblemDetails {
         ProblemDetails::new(
             &NOT_FOUND,
             format!(
-                "{path} is not here; the paths are /health, /metrics, /info, /cluster, /status/workers, \
-                 /status/engines, /status/tenants, /status/upstreams, /status/webhooks, /broadcasts, /revocations, /config, /openapi.json"
+                "{path} is not here; the paths are / (a page for people), /health, /whoami, /metrics, /info, /cluster, \
+                 /status/overview, /status/series, /status/workers, /status/engines, /status/tenants, /status/upstreams, /status/webhooks, /broadcasts, /revocations, /api, /config, /openapi.json"
             ),
         )
     }

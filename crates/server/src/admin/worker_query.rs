@@ -36,6 +36,19 @@ impl<T> WorkerQueries<T> {
         Some(id)
     }
 
+    /// Begins a request to one of `workers` workers, which take turns. Returns its id and the worker.
+    pub(super) fn begin_one(
+        &mut self,
+        deadline_ms: u64,
+        workers: usize,
+        replies: T,
+    ) -> Option<(u64, usize)> {
+        let id = self.begin(deadline_ms, 0, replies)?;
+        let worker = id as usize % workers;
+        self.in_flight.last_mut()?.unresponsive.push(worker);
+        Some((id, worker))
+    }
+
     /// Handles a worker's reply. Returns the request if that was the last one.
     pub(super) fn handle_reply(
         &mut self,

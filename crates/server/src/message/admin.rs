@@ -9,6 +9,8 @@ use crate::auth::revocation::Revocation;
 pub(crate) enum AdminMessage {
     /// A worker has adopted or rejected the generation that the admin thread awaits.
     SettingsAdopted,
+    /// A worker's response to a call of the server API.
+    ApiReply { request_id: u64, worker: usize, status: u16, response: Vec<u8> },
     /// A worker's reply to a command about broadcasts.
     BroadcastReply {
         request_id: u64,

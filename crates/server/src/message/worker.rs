@@ -8,6 +8,7 @@ use dunlin_cluster::message::ClusterToWorker;
 use dunlin_hub::SessionId;
 use dunlin_push_service::message::PushToWorker;
 
+use crate::api::Method;
 use crate::api::connections::ConnectionSearch;
 use crate::auth::revocation::{Revocation, RevocationError};
 
@@ -33,6 +34,12 @@ pub(crate) enum WorkerMessage {
     // From the admin thread.
     /// Wakes the receiver, because a new snapshot has work for it. A worker switches at every wake-up.
     AdoptSettings,
+    /// Execute a command of the server API.
+    ApiCall {
+        request_id: u64,
+        method: Method,
+        params: Box<[u8]>,
+    },
     /// List the broadcasts in progress, or act on one.
     BroadcastCommand {
         request_id: u64,

@@ -6,6 +6,7 @@
 pub(crate) mod effect_counts;
 pub(crate) mod log_gate;
 pub(crate) mod loop_stats;
+pub(crate) mod transports;
 
 use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
 

@@ -30,6 +30,7 @@ use crate::limits::shared_buckets::SharedBuckets;
 use crate::message::bus::Addresses;
 use crate::metrics::effect_counts::EffectCounts;
 use crate::metrics::loop_stats::LoopStats;
+use crate::metrics::transports::TransportGauges;
 use crate::metrics::{Counters, KeyCounters, Metric};
 use crate::program::Program;
 use crate::proxy::ProxiesStats;
@@ -97,6 +98,8 @@ pub(crate) struct ServerState {
     pub(crate) monitor: OnceLock<Monitor>,
     /// One set per worker.
     pub(crate) counters: Vec<Counters>,
+    /// Per worker: its sessions by transport.
+    pub(crate) transports: Vec<TransportGauges>,
     /// Statistics and state of the webhooks.
     pub(crate) webhooks: WebhooksState,
     /// Which members of upstreams are not healthy.
@@ -172,6 +175,7 @@ impl ServerState {
             bus: Addresses::new(workers),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
+            transports: (0..workers).map(|_| TransportGauges::default()).collect(),
             proxies: Arc::default(),
             effects: Arc::default(),
             engines: Arc::default(),

@@ -24,6 +24,7 @@ use crate::api::{
 };
 use crate::auth::revocation::Revocation;
 use crate::limits::budget::{Rates, Work};
+use crate::message::admin::AdminMessage;
 use crate::metrics::Metric;
 
 /// The description of the API, which takes no key.
@@ -631,6 +632,7 @@ impl Api {
             };
             let conn = answered.conn;
             let answered_for_cluster = answered.cluster_request();
+            let answered_for_admin = answered.admin_request();
             let (warning, then) = (answered.unknown.warning(), answered.then.take());
             let bytes_max = turn.core.settings.config.limits.answer_bytes_max;
             let budget = answered.budget;
@@ -645,6 +647,13 @@ impl Api {
             }
             if let Some(request_id) = answered_for_cluster {
                 return turn.core.respond_to_cluster(request_id, body);
+            }
+            if let Some(request_id) = answered_for_admin {
+                let worker = turn.core.index;
+                let reply = AdminMessage::ApiReply { request_id, worker, status, response: body };
+                // If the ring is full, the caller is answered at its deadline.
+                let _ = turn.core.endpoint.send(turn.core.state.bus.admin(), reply);
+                return;
             }
             let mut answer = reply::PlainResponse::json(status, body);
             if let Some(warning) = &warning {

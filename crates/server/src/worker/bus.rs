@@ -6,6 +6,7 @@ use dunlin_push_service::message::PushToWorker;
 
 use super::Worker;
 use super::link::Link;
+use super::parts::{CallForm, NewCall};
 use crate::message::worker::WorkerMessage;
 
 impl Worker<'_> {
@@ -34,6 +35,10 @@ impl Worker<'_> {
             WorkerMessage::AdoptSettings => self.confirm_adoption(),
             // The message has woken this worker, which requests its slot in each turn.
             WorkerMessage::FanoutGranted => {}
+            WorkerMessage::ApiCall { request_id, method, params } => {
+                let call = NewCall::without_connection(CallForm::Admin { request_id }, method);
+                self.api.serve_call(turn, &mut self.clients, call, method, &params);
+            }
             WorkerMessage::BroadcastCommand { request_id, command } => {
                 self.fanout.broadcast_command(turn.core, request_id, &command);
             }

@@ -47,6 +47,7 @@ impl Worker<'_> {
         ] {
             counters.set(metric, value);
         }
+        self.core.state.transports[self.core.index].set(self.core.hub.sessions_by_encoding());
         self.engines.publish_engine_gauges(&mut self.core.turn(cx));
         if let Some(backends) = &mut self.clients.deciders.backends {
             backends.publish_gauges();

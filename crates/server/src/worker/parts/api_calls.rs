@@ -114,7 +114,7 @@ pub(crate) struct NewCall {
     pub(crate) then: Option<OnResponse>,
 }
 
-/// The connection id of calls that have no connection: those of cluster nodes and of the embedding program.
+/// The connection id of calls that have no connection: those of cluster nodes, of the admin port and of the embedding program.
 const NO_CONNECTION: u64 = u64::MAX;
 
 impl NewCall {
@@ -152,6 +152,10 @@ pub(crate) enum CallForm {
     Legacy,
     /// A command of a node of the cluster; the response is sent to that node.
     Cluster {
+        request_id: u64,
+    },
+    /// A command that came through the admin port; the response is sent to the admin thread.
+    Admin {
         request_id: u64,
     },
 }
@@ -514,13 +518,21 @@ impl AnsweredCall {
         }
     }
 
+    /// Returns the request id of the admin thread that made the call.
+    pub(crate) fn admin_request(&self) -> Option<u64> {
+        match self.form {
+            CallForm::Admin { request_id } => Some(request_id),
+            _ => None,
+        }
+    }
+
     /// Returns status and body of the response. The body of several commands, or of a broadcast, has at most `bytes_max` bytes.
     pub(crate) fn encode(mut self, facts: &NodeFacts<'_>, bytes_max: usize) -> (u16, Vec<u8>) {
         let mut body = Vec::new();
         let mut status = 200;
         let commands = &mut self.commands;
         match self.form {
-            CallForm::Single | CallForm::Cluster { .. } => {
+            CallForm::Single | CallForm::Cluster { .. } | CallForm::Admin { .. } => {
                 let mut answer = commands[0].take_answer();
                 write_response(&mut body, &answer, facts, bytes_max);
                 // A page of history, and who is present, ended at the bound before they were written; a page has one message
