@@ -13,6 +13,20 @@ const TRANSPORTS = [
 
 const $ = (selector, root = document) => root.querySelector(selector);
 
+/// Calls `draw` before the next frame, however often it is asked for until then.
+function eachFrame(draw) {
+  let due = false;
+  return () => {
+    if (due) return;
+    due = true;
+    // A tab in the background has no frames.
+    (document.hidden ? setTimeout : requestAnimationFrame)(() => {
+      due = false;
+      draw();
+    }, 250);
+  };
+}
+
 /// When this page sent its messages, by "epoch/offset"; latency is measured from there.
 class Clock {
   constructor() {
@@ -43,9 +57,14 @@ class Column {
   constructor({ key, title, watcher }, channel) {
     this.key = key;
     this.received = 0;
+    /// The last of them.
     this.latencies = [];
-    this.seen = new Set();
+    /// Offsets of this epoch below `last` that have not come.
+    this.missing = new Set();
     this.last = 0;
+    /// Lines that the next frame shows, newest last; more than a list holds are not made.
+    this.waiting = [];
+    this.draw = eachFrame(() => this.show());
     this.node = document.importNode($("#column").content, true).firstElementChild;
     this.node.dataset.transport = key;
     this.list = $("ol", this.node);
@@ -55,6 +74,12 @@ class Column {
       state: (state, detail) => this.showState(state, detail),
       publication: (publication) => this.showPublication(publication),
       note: (text, bad) => this.showNote(text, bad),
+      skipped: ({ epoch, offset }, lost) => {
+        strip.skipTo(this.key, epoch, offset, lost);
+        // What is missing has been said.
+        this.last = offset;
+        this.epoch = epoch;
+      },
       unauthorized: askForCredentials,
     });
     $(".drop", this.node).addEventListener("click", () => this.watcher.drop());
@@ -70,59 +95,88 @@ class Column {
   showPublication({ offset, epoch, data, recovered }) {
     const id = `${epoch}/${offset}`;
     this.received += 1;
-    if (offset > 0 && this.seen.has(id)) this.showNote(`duplicate offset ${offset}`, true);
-    if (offset > 0 && epoch === this.epoch && this.last > 0 && offset > this.last + 1) {
-      this.showNote(`offsets ${this.last + 1}–${offset - 1} are missing`, true);
+    if (epoch !== this.epoch) this.missing.clear();
+    if (offset > 0 && epoch === this.epoch && this.last > 0) {
+      if (offset <= this.last && !this.missing.delete(offset)) this.showNote(`duplicate offset ${offset}`, true);
+      if (offset > this.last + 1) {
+        this.showNote(`offsets ${this.last + 1}–${offset - 1} are missing`, true);
+        strip.skip(this.key, epoch, this.last + 1, offset - 1);
+        for (let at = Math.max(this.last + 1, offset - LAGGING_MAX); at < offset; at += 1) this.missing.add(at);
+      }
     }
-    this.seen.add(id);
     this.last = offset;
     this.epoch = epoch;
 
-    const line = document.createElement("li");
-    line.dataset.offset = offset;
-    const text = typeof data === "string" ? data : JSON.stringify(data);
-    line.append(
-      element("span", "offset", offset || "–"),
-      element("span", "data", text),
-      element("time", "latency", new Date().toLocaleTimeString([], { hour12: false })),
-    );
-    if (recovered) line.classList.add("recovered");
-    this.prepend(line);
+    const message = { offset, data, recovered, at: new Date(), ms: null, line: null };
+    this.add(message);
     if (!recovered) {
       clock.arrive(id, (ms) => {
+        message.ms = ms;
+        if (message.line) $(".latency", message.line).textContent = duration(ms);
         this.latencies.push(ms);
-        $(".latency", line).textContent = duration(ms);
-        this.showFigures();
+        if (this.latencies.length > 100) this.latencies.shift();
+        this.draw();
       });
     }
-    this.showFigures();
     strip.mark(this.key, id, offset, epoch);
   }
 
-  showNote(text, bad = false) {
-    const line = element("li", bad ? "note bad" : "note", text);
-    this.prepend(line);
+  add(entry) {
+    this.waiting.push(entry);
+    if (this.waiting.length > 2 * LINES_MAX) this.waiting.splice(0, this.waiting.length - LINES_MAX);
+    this.draw();
   }
 
-  prepend(line) {
-    this.list.prepend(line);
+  /// Shows what has come since the last frame.
+  show() {
+    const lines = this.waiting.slice(-LINES_MAX).map((entry) => entry.note ?? lineOf(entry));
+    this.waiting = [];
+    this.list.prepend(...lines.reverse());
     while (this.list.childElementCount > LINES_MAX) this.list.lastElementChild.remove();
+    this.showFigures();
+  }
+
+  showNote(text, bad = false) {
+    this.add({ note: element("li", bad ? "note bad" : "note", text) });
   }
 
   showFigures() {
-    const recent = this.latencies.slice(-100).sort((a, b) => a - b);
+    const recent = [...this.latencies].sort((a, b) => a - b);
     $(".received", this.node).textContent = this.received.toLocaleString("en");
     $(".last", this.node).textContent = this.last || "–";
     $(".median", this.node).textContent = recent.length ? duration(recent[Math.floor(recent.length / 2)]) : "–";
   }
 }
 
+/// The line of a message.
+function lineOf(message) {
+  const { offset, data, recovered, at, ms } = message;
+  const line = document.createElement("li");
+  line.dataset.offset = offset;
+  const text = typeof data === "string" ? data : JSON.stringify(data);
+  line.append(
+    element("span", "offset", offset || "–"),
+    element("span", "data", text),
+    element("time", "latency", ms === null ? at.toLocaleTimeString([], { hour12: false }) : duration(ms)),
+  );
+  if (recovered) line.classList.add("recovered");
+  message.line = line;
+  return line;
+}
+
 /// The strip: one stack of three marks per message, each lit when its transport has delivered it.
 ///
-/// The oldest stacks make room. A message that lacks a mark is counted until it has it, whether its stack is shown or not.
+/// The oldest stacks make room. A message that lacks a mark is counted until it has it, whether its stack is shown or not, or
+/// until it is given up as too old.
 const strip = {
   messages: new Map(),
+  /// The messages whose stacks are shown.
   shown: [],
+  /// How many of `messages` each transport has yet to deliver, and how many messages it will never deliver.
+  behind: new Map(TRANSPORTS.map(({ key }) => [key, 0])),
+  missed: new Map(TRANSPORTS.map(({ key }) => [key, 0])),
+  /// Up to where each transport delivers nothing any more: { epoch, offset, lost }; `lost`: it should have.
+  passed: new Map(),
   total: 0,
   /// The last offset by epoch that is complete and not shown any more.
   past: new Map(),
@@ -130,54 +184,107 @@ const strip = {
   clear() {
     this.messages.clear();
     this.past.clear();
+    this.passed.clear();
     this.shown = [];
     this.total = 0;
+    for (const { key } of TRANSPORTS) {
+      this.behind.set(key, 0);
+      this.missed.set(key, 0);
+    }
     $("#strip").replaceChildren();
-    this.summarize();
+    this.draw();
   },
 
   mark(key, id, offset, epoch) {
     if (!offset || (!this.messages.has(id) && offset <= (this.past.get(epoch) ?? 0))) return;
     const message = this.messages.get(id) ?? this.add(id, offset, epoch);
     message.keys.add(key);
-    $(`.${key}`, message.node).classList.add("here");
-    if (message.gone) this.forget(message);
-    this.summarize();
+    if (message.node) $(`.${key}`, message.node).classList.add("here");
+    this.settle(message, key);
+    this.draw();
+  },
+
+  /// Notes that a transport has delivered a message, or never will.
+  settle(message, key) {
+    if (message.settled.has(key)) return;
+    message.settled.add(key);
+    this.behind.set(key, this.behind.get(key) - 1);
+    if (message.gone && message.settled.size === TRANSPORTS.length) this.forget(message);
+  },
+
+  /// A transport goes on behind these offsets without having delivered them.
+  skip(key, epoch, from, to) {
+    this.missed.set(key, this.missed.get(key) + to - from + 1);
+    for (let offset = Math.max(from, to - LAGGING_MAX); offset <= to; offset += 1) {
+      const message = this.messages.get(`${epoch}/${offset}`);
+      if (message) this.settle(message, key);
+    }
+    this.draw();
+  },
+
+  /// A transport goes on in this epoch behind this offset, whatever was before. Not `lost`: it has only begun.
+  skipTo(key, epoch, offset, lost) {
+    this.passed.set(key, { epoch, offset, lost });
+    for (const message of [...this.messages.values()]) {
+      if (message.epoch !== epoch || message.offset <= offset) this.giveUp(message, key, lost);
+    }
+    this.draw();
+  },
+
+  giveUp(message, key, lost) {
+    if (message.settled.has(key)) return;
+    if (lost) this.missed.set(key, this.missed.get(key) + 1);
+    this.settle(message, key);
   },
 
   add(id, offset, epoch) {
-    const node = element("span", "stack");
-    node.title = `offset ${offset}`;
-    for (const transport of TRANSPORTS) node.append(element("i", transport.key));
-    $("#strip").append(node);
-    const message = { id, offset, epoch, node, keys: new Set(), gone: false };
+    const message = { id, offset, epoch, node: null, keys: new Set(), settled: new Set(), gone: false };
     this.messages.set(id, message);
+    for (const { key } of TRANSPORTS) {
+      this.behind.set(key, this.behind.get(key) + 1);
+      // Another transport still gets from history what this one went past.
+      const passed = this.passed.get(key);
+      if (passed?.epoch === epoch && offset <= passed.offset) this.giveUp(message, key, passed.lost);
+    }
     this.total += 1;
     this.shown.push(message);
     if (this.shown.length > STRIP_MAX) {
       const oldest = this.shown.shift();
-      oldest.node.remove();
+      oldest.node?.remove();
       oldest.gone = true;
-      this.forget(oldest);
+      if (oldest.settled.size === TRANSPORTS.length) this.forget(oldest);
     }
+    // The oldest that a transport still lacks is not waited for any more.
+    if (this.messages.size > LAGGING_MAX) this.forget(this.messages.values().next().value);
     return message;
   },
 
   /// Forgets a message that every transport has delivered, or that is too old to wait for.
-  forget({ id, offset, epoch, keys }) {
-    if (keys.size < TRANSPORTS.length && this.messages.size <= LAGGING_MAX) return;
-    this.messages.delete(id);
+  forget({ id, offset, epoch, settled }) {
+    if (!this.messages.delete(id)) return;
+    for (const { key } of TRANSPORTS) if (!settled.has(key)) this.behind.set(key, this.behind.get(key) - 1);
     this.past.set(epoch, Math.max(offset, this.past.get(epoch) ?? 0));
   },
 
-  summarize() {
-    const lagging = TRANSPORTS.map(({ key, title }) => ({ title, missing: [...this.messages.values()].filter(({ keys }) => !keys.has(key)).length })).filter(({ missing }) => missing > 0);
+  /// Asks for `show` before the next frame.
+  draw: eachFrame(() => strip.show()),
+
+  show() {
+    for (const message of this.shown) {
+      if (message.node) continue;
+      message.node = element("span", "stack");
+      message.node.title = `offset ${message.offset}`;
+      for (const { key } of TRANSPORTS) message.node.append(element("i", message.keys.has(key) ? `${key} here` : key));
+      $("#strip").append(message.node);
+    }
+    const said = (counts, word) => TRANSPORTS.filter(({ key }) => counts.get(key) > 0).map(({ key, title }) => `${title} ${word(counts.get(key))}`);
+    const differences = [...said(this.behind, (n) => `is ${n} behind`), ...said(this.missed, (n) => `missed ${n}`)];
     $("#agreement").textContent =
       this.total === 0
         ? "Nothing yet. Publish something above, or from a terminal."
-        : lagging.length === 0
+        : differences.length === 0
           ? `${count(this.total, "message")}, each on all three transports with the same offset.`
-          : lagging.map(({ title, missing }) => `${title} is ${missing} behind`).join(", ") + ".";
+          : `${differences.join(", ")}.`;
   },
 };
 
@@ -193,7 +300,8 @@ function watch(channel) {
   columns = TRANSPORTS.map((transport) => new Column(transport, channel));
   $("#columns").replaceChildren(...columns.map(({ node }) => node));
   const key = $("#key").value.trim() ? "-H 'X-API-Key: KEY' " : "";
-  $("#shell").textContent = `curl ${key}-d '${JSON.stringify({ channel, data: { text: "hello" } })}' ${location.origin}/api/publish`;
+  const body = JSON.stringify({ channel, data: { text: "hello" } }).replaceAll("'", "'\\''");
+  $("#shell").textContent = `curl ${key}-d '${body}' ${location.origin}/api/publish`;
   document.title = `${channel} · Dunlin`;
 }
 
@@ -238,6 +346,15 @@ function element(tag, className, text = "") {
   return node;
 }
 
+/// A fragment as it was before it was escaped; one that a person typed may never have been.
+function unescaped(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 function duration(ms) {
   return ms < 10 ? `${ms.toFixed(1)} ms` : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
@@ -257,5 +374,5 @@ $("#data").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("#publish").requestSubmit();
 });
 
-if (location.hash.length > 1) $("#channel").value = decodeURIComponent(location.hash.slice(1));
+if (location.hash.length > 1) $("#channel").value = unescaped(location.hash.slice(1));
 watch($("#channel").value);

@@ -25,7 +25,8 @@ const isAboutCredentials = (code) => [101, 103, 109, 401, 403, 3500, 3507].inclu
 
 class Watcher {
   /// `token`: a connection token, or "".
-  /// `on`: { state(name, detail), publication({offset, epoch, data, recovered}), note(text, bad), unauthorized() }
+  /// `on`: { state(name, detail), publication({offset, epoch, data, recovered}), note(text, bad), skipped(position, lost),
+  /// unauthorized() }. `skipped`: nothing up to the position comes any more; `lost`: it should have.
   constructor(channel, token, on) {
     this.channel = channel;
     this.token = token;
@@ -96,11 +97,13 @@ class Watcher {
     if (result.was_recovering && !result.recovered) {
       this.on.note(`not recovered: ${result.epoch === this.position?.epoch ? GAPS.expired : GAPS.new_stream}`, true);
       this.position = { epoch: result.epoch, offset: result.offset ?? 0 };
+      this.on.skipped(this.position, true);
       return;
     }
     if (result.was_recovering) this.on.note(missed.length ? `recovered ${count(missed.length, "missed message")}` : "recovered, nothing was missed");
     for (const publication of missed) this.accept(publication, result.epoch, true);
     this.position = { epoch: result.epoch, offset: Math.max(result.offset ?? 0, this.positionIn(result.epoch)) };
+    if (!result.was_recovering) this.on.skipped(this.position, false);
   }
 
   accept(publication, epoch = this.position?.epoch, recovered = false) {
@@ -283,11 +286,14 @@ export class LongPollWatcher extends Watcher {
     this.cursor = answer.cursor;
     const publications = answer.publications ?? [];
     const missed = this.attempts > 0;
+    const begins = !url.searchParams.has("cursor");
     this.attempts = 0;
     this.on.state("connected", "waiting for the next answer");
     for (const { reason } of answer.gap ?? []) this.on.note(`not recovered: ${GAPS[reason] ?? reason}`, true);
     if (missed && !answer.gap?.length) this.on.note(publications.length ? `recovered ${count(publications.length, "missed message")}` : "recovered, nothing was missed");
-    const { epoch } = answer.positions[this.channel];
+    const { epoch, offset } = answer.positions[this.channel];
+    const lost = Boolean(answer.gap?.length);
+    if (lost || begins) this.on.skipped({ epoch, offset: (publications.find((of) => of.offset)?.offset ?? offset + 1) - 1 }, lost);
     for (const publication of publications) {
       if (publication.missed) this.dropped(publication.missed);
       else this.accept(publication, epoch, missed);

@@ -175,3 +175,66 @@ await scenario("chromium: centrifuge-js, as a page loads it, over each transport
     assert.deepEqual(await got, { offset: 1, data: { over: transport } });
   }
 });
+
+await scenario("page: a thousand messages a second keep its main thread busy for less than half of the time", async (t) => {
+  const server = await t.server();
+  const context = await browser(t);
+  const page = await open(t, context, `${server.origin}/`);
+  for (const transport of ["websocket", "sse", "poll"]) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+  await page.evaluate(() => {
+    window.blocked = [];
+    new PerformanceObserver((list) => window.blocked.push(...list.getEntries().map((of) => Math.round(of.duration)))).observe({ type: "longtask" });
+  });
+  // CPU time of the main thread: other tests share the cores.
+  const devtools = await context.newCDPSession(page);
+  await devtools.send("Performance.enable", { timeDomain: "threadTicks" });
+  const worked = async () => (await devtools.send("Performance.getMetrics")).metrics.find(({ name }) => name === "TaskDuration").value;
+  const before = await worked();
+  const began = performance.now();
+  for (const batch of range(1, 100)) {
+    const commands = range(1, 50).map((n) => ({ publish: { channel: "news", data: { n, batch } } }));
+    await server.api("batch", { commands });
+    await new Promise((resume) => setTimeout(resume, Math.max(0, began + 50 * batch - performance.now())));
+  }
+  for (const transport of ["websocket", "sse"]) await page.waitForSelector(`[data-transport="${transport}"] .received:text("5,000")`);
+  const share = (await worked() - before) / ((performance.now() - began) / 1000);
+  // "Behind" ends when it ends; the long-poll may miss what the history does not keep until it asks again.
+  await page.waitForFunction(() => !/behind/.test(document.querySelector("#agreement").textContent));
+  const blocked = await page.evaluate(() => window.blocked);
+  console.log(`       busy ${Math.round(share * 100)} %; tasks of more than 50 ms: ${blocked.length}, the longest ${Math.max(0, ...blocked)} ms`);
+  assert(share < 0.5, `busy ${share}`);
+});
+
+await scenario("page: a channel's name may have a percent sign and a quote", async (t) => {
+  const server = await t.server();
+  const context = await browser(t);
+  for (const [fragment, channel] of [["#100%", "100%"], ["#it's%20100%25", "it's 100%"]]) {
+    const page = await open(t, context, `${server.origin}/`);
+    await page.goto(`${server.origin}/${fragment}`);
+    await page.reload();
+    for (const transport of ["websocket", "sse", "poll"]) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+    assert.equal(await page.inputValue("#channel"), channel);
+    // The line for a terminal publishes to this channel.
+    execFileSync("bash", ["-c", await page.textContent("#shell")], { stdio: "ignore" });
+    for (const transport of ["websocket", "sse", "poll"]) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
+  }
+});
+
+await scenario("page: what a transport has lost for good is said, and it is not behind any more", async (t) => {
+  const server = await t.server();
+  const line = await t.line(server);
+  const page = await open(t, await browser(t), `http://127.0.0.1:${line.port}/`);
+  const columns = ["websocket", "sse", "poll"];
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+  await server.publish("news", { n: 1 });
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
+  line.fail();
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="reconnecting"]`);
+  // More than the history keeps.
+  await server.api("batch", { commands: range(1, 150).map((n) => ({ publish: { channel: "news", data: n } })) });
+  line.mend();
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li.note.bad:has-text("not recovered")`);
+  await server.publish("news", { n: "after" });
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="152"]`);
+  assert.doesNotMatch(await page.textContent("#agreement"), /behind/);
+});
