@@ -1,5 +1,9 @@
 // centrifuge-js over its HTTP transports: a stream down (http_stream or sse), `/emulation` up.
 
+import { once } from "node:events";
+import http from "node:http";
+import readline from "node:readline";
+
 import { assert, exchange, range, scenario, until, watch } from "./dunlin.mjs";
 
 for (const transport of ["http_stream", "sse"]) {
@@ -73,3 +77,46 @@ await scenario("emulation: a stale or invented session is recognised, never mis-
   await victim.received(1);
   assert.deepEqual(victim.publications.map(({ data }) => data), ["from the backend"]);
 });
+
+await scenario("emulation: while the server goes down, whoever has not been asked to leave yet publishes on, and is then asked", async (t) => {
+  const server = await t.server();
+  // Clients are asked to leave one after another: these make it take a second.
+  for (const _ of range(1, 100)) await t.socket(server);
+  const streams = await Promise.all(range(1, 6).map(() => openStream(server)));
+  const publishing = streams.map((stream) => publishUntilItEnds(stream));
+  await until(() => streams.every(({ answered }) => answered > 3), "all of them to publish");
+  const before = streams.map(({ answered }) => answered);
+  await server.terminate();
+  await Promise.all(publishing);
+  assert.deepEqual(streams.map(({ refused }) => refused), Array(6).fill([]));
+  assert.deepEqual(streams.map(({ lines }) => lines.at(-1).push?.disconnect?.code), Array(6).fill(3001));
+  assert(streams.some(({ answered }, at) => answered > before[at] + 10), "somebody published while the server went down");
+});
+
+/// An HTTP stream whose commands go over one connection, which stays open.
+async function openStream(server) {
+  const target = { host: "127.0.0.1", port: server.clientPort, method: "POST" };
+  const request = http.request({ ...target, path: "/connection/http_stream", agent: false });
+  request.end(JSON.stringify({ id: 1, connect: {} }));
+  const [response] = await once(request, "response");
+  const stream = { target, lines: [], answered: 0, refused: [], ended: false };
+  readline.createInterface({ input: response }).on("line", (line) => stream.lines.push(JSON.parse(line))).on("close", () => (stream.ended = true));
+  await until(() => stream.lines.length > 0, "the answer to connect");
+  return stream;
+}
+
+async function publishUntilItEnds(stream) {
+  const { session, node } = stream.lines[0].connect;
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
+  const body = JSON.stringify({ session, node, data: JSON.stringify({ id: 2, publish: { channel: "news", data: 1 } }) });
+  while (!stream.ended) {
+    const request = http.request({ ...stream.target, path: "/emulation", agent });
+    request.end(body);
+    const answer = await once(request, "response").then(([response]) => response.resume().statusCode, (error) => error.code);
+    // What crosses with the end may fail.
+    await new Promise((resume) => setTimeout(resume, 10));
+    if (answer === 204) stream.answered += 1;
+    else if (!stream.ended) stream.refused.push(answer);
+  }
+  agent.destroy();
+}

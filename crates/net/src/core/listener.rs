@@ -215,11 +215,18 @@ impl<D: Default> Context<D> {
 
     /// Closes a listener. Its connections stay open.
     pub fn close_listener(&mut self, listener: ListenerId) {
-        let place = self.listeners.places.get_mut(listener.0 as usize);
-        if let Some(closed) = place.and_then(Option::take) {
-            // The file may also be open in another thread's descriptor table: closing the descriptor would then leave
-            // it in the interest list.
-            let _ = self.poll.registry().deregister(&mut SourceFd(&closed.fd.as_raw_fd()));
+        // The file may also be open in another thread's descriptor table: closing the descriptor would then leave it in the
+        // interest list.
+        self.forget_listener(listener.0);
+        if let Some(place) = self.listeners.places.get_mut(listener.0 as usize) {
+            *place = None;
+        }
+    }
+
+    /// Does not wait for connections at a listener any more.
+    fn forget_listener(&mut self, place: u32) {
+        if let Some(listener) = self.listeners.get_mut(place) {
+            let _ = self.poll.registry().deregister(&mut SourceFd(&listener.fd.as_raw_fd()));
         }
     }
 
@@ -253,6 +260,8 @@ impl<D: Default> Context<D> {
                     | Errno::NOPROTOOPT
                     | Errno::TIMEDOUT,
                 ) => continue,
+                // Somebody has shut it down: it does not listen any more.
+                Err(Errno::INVAL) => return self.forget_listener(place),
                 // No descriptors (EMFILE, ENFILE) or no memory (ENOBUFS, ENOMEM): retry later.
                 Err(errno) => return self.block_listener(handler, place, &errno.into()),
             };

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -297,6 +297,24 @@ fn a_paused_listener_lets_them_wait() {
     });
     second.hears("y");
     assert_eq!(events.try_iter().filter(|event| *event == Event::Open).count(), 2);
+}
+
+/// Regression: it was taken for a lack of descriptors, and the oldest connections had to go.
+#[test]
+fn listener_that_is_shut_down_costs_no_connection() {
+    let (handler, _events) = echo();
+    let server = run(handler, ListenConfig::tcp());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, shared) = (listener.local_addr().unwrap(), listener.try_clone().unwrap());
+    server.ask(move |_, cx| cx.adopt_listener(shared, &ListenConfig::tcp()).unwrap());
+    let mut peer = Peer::connect(address);
+    peer.says("x").hears("x");
+    rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
+    TcpStream::connect(address).unwrap_err();
+    peer.says("y").hears("y");
+    let stats = server.ask(|_, cx| cx.stats());
+    assert_eq!((stats.accept_failed, stats.displaced, stats.connections), (0, 0, 1));
+    server.connect().says("elsewhere").hears("elsewhere");
 }
 
 #[test]
@@ -635,7 +653,7 @@ fn what_nobody_has_vouched_for_is_read_behind_everybody_else_and_a_little_in_a_t
     let listener =
         event_loop.context().listen("127.0.0.1:0".parse().unwrap(), &ListenConfig::tcp()).unwrap();
     let address = event_loop.context().listener_addr(listener).unwrap();
-    let connect = || std::net::TcpStream::connect(address).unwrap();
+    let connect = || TcpStream::connect(address).unwrap();
     let (mut strangers, mut known) = (Vec::new(), connect());
     known.write_all(b"vouched").unwrap();
     strangers.resize_with(PEERS, connect);

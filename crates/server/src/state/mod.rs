@@ -133,6 +133,9 @@ pub(crate) struct ServerState {
     started: Instant,
     lifecycle: AtomicU8,
     ready: Vec<AtomicBool>,
+    /// By worker: its last client has left.
+    emptied: Vec<AtomicBool>,
+    /// By worker: it has nothing more to answer either.
     drained: Vec<AtomicBool>,
 }
 
@@ -193,6 +196,7 @@ impl ServerState {
             started,
             lifecycle: AtomicU8::new(Lifecycle::Starting as u8),
             ready: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            emptied: (0..workers).map(|_| AtomicBool::new(false)).collect(),
             drained: (0..workers).map(|_| AtomicBool::new(false)).collect(),
         }
     }
@@ -289,13 +293,21 @@ impl ServerState {
         self.ready[worker].store(false, Ordering::Release);
     }
 
-    /// Returns the number of workers that still have clients.
+    /// Returns the number of workers that still have clients, or calls to answer.
     pub(crate) fn workers_left(&self) -> usize {
         self.drained.iter().filter(|drained| !drained.load(Ordering::Acquire)).count()
     }
 
-    /// Called by a worker when its last client has left after SIGTERM.
+    /// Called by a worker when its last client has left after SIGTERM. Returns whether that of every worker has: until then
+    /// clients of others may send commands through this one.
+    pub(crate) fn worker_emptied(&self, worker: usize) -> bool {
+        self.emptied[worker].store(true, Ordering::Release);
+        self.emptied.iter().all(|emptied| emptied.load(Ordering::Acquire))
+    }
+
+    /// Called by a worker that has nothing more to answer after SIGTERM, and by one that ends.
     pub(crate) fn worker_drained(&self, worker: usize) {
+        self.emptied[worker].store(true, Ordering::Release);
         self.drained[worker].store(true, Ordering::Release);
     }
 

@@ -1,5 +1,7 @@
 //! Goodbye: after SIGTERM clients are asked to reconnect, a few at a time, and what they are owed is sent.
 
+use std::sync::Arc;
+
 use dunlin_net::{ConnId, Context};
 use dunlin_protocol::centrifuge::DisconnectCode;
 
@@ -49,35 +51,55 @@ impl Worker<'_> {
         cx.stop();
     }
 
+    /// Asks the next clients to leave. When those of all workers have left, connections of requests are closed: until then they
+    /// carry the commands of clients whose transport has but one direction.
     pub(super) fn drain_step(&mut self, cx: &mut Context<Link>) {
         let Some(drain) = &mut self.drain else { return };
-        let mut busy = Vec::new();
         for conn in drain.next_slice() {
-            let Some(&mut link) = cx.data(conn) else { continue };
-            match link.role {
-                Role::Client(_) => self.clients.disconnect(
-                    &mut self.core.turn(cx),
-                    conn,
-                    &DisconnectCode::Shutdown.into(),
-                ),
-                Role::Poll => {
-                    if let Some(session) = link.session() {
-                        self.clients.answer_poll(&mut self.core.turn(cx), session);
-                    }
-                    cx.close(conn);
-                }
-                // A call that waits for another worker, or for pushes, is answered first.
-                Role::Http | Role::Push if cx.outstanding(conn).is_ok() => busy.push(conn),
-                // Who waits for it has been asked to leave.
-                Role::Http | Role::Push | Role::Backend => cx.close(conn),
-                // Clients that are still here go on publishing and listening.
-                Role::Engine => {}
-            }
+            self.ask_to_leave(cx, conn);
         }
         let Some(drain) = &mut self.drain else { return };
-        drain.put_back(busy);
-        if drain.is_empty() && cx.connections().all(|conn| self.engines.is_engine(conn)) {
-            self.core.state.worker_drained(self.core.index);
+        let have_left =
+            drain.have_all_left(|conn| !cx.data(conn).is_some_and(|link| link.role.is_client()));
+        let (state, worker) = (Arc::clone(&self.core.state), self.core.index);
+        if have_left && state.worker_emptied(worker) && self.close_idle(cx) {
+            state.worker_drained(worker);
         }
+    }
+
+    fn ask_to_leave(&mut self, cx: &mut Context<Link>, conn: ConnId) {
+        let Some(&mut link) = cx.data(conn) else { return };
+        match link.role {
+            Role::Client(_) => {
+                let why = DisconnectCode::Shutdown.into();
+                self.clients.disconnect(&mut self.core.turn(cx), conn, &why);
+            }
+            Role::Poll => {
+                if let Some(session) = link.session() {
+                    self.clients.answer_poll(&mut self.core.turn(cx), session);
+                }
+                cx.close(conn);
+            }
+            Role::Http | Role::Push | Role::Backend | Role::Engine => {}
+        }
+    }
+
+    /// Closes connections of requests that have been answered, and those to backends. Returns whether none is left but engines'.
+    fn close_idle(&mut self, cx: &mut Context<Link>) -> bool {
+        let open: Vec<ConnId> = cx.connections().collect();
+        let mut is_done = true;
+        for conn in open {
+            let Some(&mut link) = cx.data(conn) else { continue };
+            if self.engines.is_engine(conn) {
+                continue;
+            }
+            is_done = false;
+            let awaits_answer =
+                matches!(link.role, Role::Http | Role::Push) && cx.outstanding(conn).is_ok();
+            if !awaits_answer {
+                cx.close(conn);
+            }
+        }
+        is_done
     }
 }

@@ -68,6 +68,13 @@ pub(crate) enum Role {
     Client(Encoding),
 }
 
+impl Role {
+    /// A client of any transport.
+    pub(crate) fn is_client(self) -> bool {
+        matches!(self, Role::Client(_) | Role::Poll)
+    }
+}
+
 const NO_SESSION: u64 = u64::MAX;
 const PARAMS_SHIFT: u32 = 53;
 /// The params of sessions without any, such as that of a long-poll.

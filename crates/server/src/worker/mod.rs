@@ -350,10 +350,6 @@ impl Handler for Worker<'_> {
     }
 
     fn on_accept_failed(&mut self, cx: &mut Context<Link>, _: ListenerId, error: &io::Error) {
-        if self.core.state.lifecycle() == Lifecycle::Draining {
-            // The control thread has shut the listeners down, and its message is still on the bus.
-            return;
-        }
         self.core.count(Metric::RefusedDescriptors);
         if let Some(before) = self.front.accept_limits.handle_failure(cx.now_ms()) {
             let worker = self.core.index;

@@ -11,6 +11,8 @@ pub(crate) const STEP_MS: u64 = 20;
 #[derive(Debug)]
 pub(crate) struct Drain {
     remaining: Vec<ConnId>,
+    /// Those that have been asked and may be there still.
+    leaving: Vec<ConnId>,
     /// How many are asked in each step.
     slice: usize,
 }
@@ -24,22 +26,20 @@ impl Drain {
         }
         let steps = (spread_ms / STEP_MS).max(1) as usize;
         let slice = remaining.len().div_ceil(steps).max(1);
-        Drain { remaining, slice }
+        Drain { leaving: Vec::with_capacity(remaining.len()), remaining, slice }
     }
 
     /// Whom to ask next.
     pub(crate) fn next_slice(&mut self) -> Vec<ConnId> {
-        self.remaining.split_off(self.remaining.len().saturating_sub(self.slice))
+        let slice = self.remaining.split_off(self.remaining.len().saturating_sub(self.slice));
+        self.leaving.extend_from_slice(&slice);
+        slice
     }
 
-    /// These have a request under way, and are asked again.
-    pub(crate) fn put_back(&mut self, busy: Vec<ConnId>) {
-        self.remaining.extend(busy);
-    }
-
-    /// Everybody has been asked.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.remaining.is_empty()
+    /// Whether all have been asked and have left. Whoever has left is asked about once.
+    pub(crate) fn have_all_left(&mut self, mut has_left: impl FnMut(ConnId) -> bool) -> bool {
+        while self.leaving.pop_if(|&mut conn| has_left(conn)).is_some() {}
+        self.remaining.is_empty() && self.leaving.is_empty()
     }
 }
 
@@ -48,29 +48,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_is_asked_once_spread_over_the_time() {
+    fn connections_are_asked_once_spread_over_the_time_and_then_leave() {
         let all: Vec<ConnId> = (0..95).map(ConnId::from_u64).collect();
         let mut drain = Drain::new(all.clone(), 10 * STEP_MS, &mut Jitter::new(3));
         let mut asked = Vec::new();
         for step in 1..=10 {
-            assert!(!drain.is_empty());
+            assert!(!drain.have_all_left(|_| true));
             asked.extend(drain.next_slice());
             assert!(asked.len() <= 10 * step);
         }
-        assert!(drain.is_empty());
+        let last = ConnId::from_u64(7);
+        assert!(!drain.have_all_left(|conn| conn != last), "one of them is still there");
+        assert!(drain.have_all_left(|_| true));
         assert_ne!(asked, all, "in another order than they came");
         asked.sort_unstable();
         assert_eq!(asked, all);
-    }
-
-    #[test]
-    fn who_has_a_request_under_way_is_asked_again() {
-        let mut drain = Drain::new(vec![ConnId::from_u64(1)], 0, &mut Jitter::new(3));
-        let busy = drain.next_slice();
-        drain.put_back(busy.clone());
-        assert!(!drain.is_empty());
-        assert_eq!(drain.next_slice(), busy);
-        assert!(drain.is_empty());
-        assert_eq!(drain.next_slice(), [], "nobody is left");
     }
 }
