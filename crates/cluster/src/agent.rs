@@ -131,6 +131,8 @@ pub(super) struct Agent {
     pub(super) member_writes: MemberWrites,
     /// Member changes were dropped, or this node was taken for dead: its members must be reconciled with the store.
     pub(super) members_lost: bool,
+    /// They are to be read once the writes under way have been answered.
+    pub(super) is_comparison_due: bool,
     pub(super) reconciliation: Option<Reconciliation>,
     pub(super) completeness: Completeness,
     pub(super) presence_reads: PresenceReads,
@@ -194,6 +196,7 @@ impl Agent {
             recent_changes: RecentChanges::default(),
             member_writes: MemberWrites::default(),
             members_lost: true,
+            is_comparison_due: false,
             reconciliation: None,
             completeness: Completeness::new(Instant::now()),
             presence_reads: PresenceReads::default(),
@@ -377,6 +380,8 @@ impl Agent {
             TaskResult::MembersRead(Ok(stale)) => {
                 let waiting = (0..self.node.workers()).collect();
                 self.reconciliation = Some(Reconciliation { stale, waiting });
+                self.member_writes.resume();
+                self.write_due_members();
                 self.tell_workers(|| ClusterToWorker::ListMembers);
             }
             TaskResult::MembersRead(Err(error)) => {

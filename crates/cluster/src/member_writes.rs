@@ -21,6 +21,8 @@ pub(super) struct MemberWrites {
     listed_due: usize,
     /// Batches in flight with changes of a reconciliation.
     listed_in_flight: usize,
+    /// Nothing is taken meanwhile.
+    is_paused: bool,
 }
 
 /// Changes that are written together.
@@ -49,8 +51,26 @@ impl MemberWrites {
         self.listed_due = self.due.len();
     }
 
+    /// Holds changes back until [`MemberWrites::resume`]: a leave that was written while the store's members are read could take
+    /// its channel from the index that they are read by, and with it stale members of this process that nobody finds then.
+    pub(super) fn pause(&mut self) {
+        self.is_paused = true;
+    }
+
+    pub(super) fn resume(&mut self) {
+        self.is_paused = false;
+    }
+
+    /// Whether changes are held back, and all that were sent before have been answered.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_paused && self.in_flight == 0
+    }
+
     /// Takes the changes that may be sent now.
     pub(super) fn take(&mut self) -> MemberBatch {
+        if self.is_paused {
+            return MemberBatch::default();
+        }
         let room = IN_FLIGHT_MAX - self.in_flight.min(IN_FLIGHT_MAX);
         let changes: Vec<_> = self.due.drain(..room.min(self.due.len())).collect();
         let is_listed = self.listed_due > 0 && !changes.is_empty();
@@ -131,5 +151,19 @@ mod tests {
         assert!(written.iter().copied().eq((0..PENDING_MAX as u64 + 5).chain(0..7)));
         assert_eq!((writes.count(), writes.listed), (0, 0));
         assert!(!writes.add(changes(PENDING_MAX + 1)) && writes.count() == 0);
+    }
+
+    #[test]
+    fn changes_are_held_back_while_the_store_is_read() {
+        let mut writes = MemberWrites::default();
+        assert!(writes.add(changes(1)));
+        let sent = writes.take();
+        writes.pause();
+        assert!(!writes.is_at_rest(), "the reading could overtake what was sent");
+        writes.handle_done(&sent);
+        assert!(writes.add(changes(2)) && writes.is_at_rest());
+        assert!(writes.take().changes.is_empty());
+        writes.resume();
+        assert_eq!(writes.take().changes.len(), 2);
     }
 }

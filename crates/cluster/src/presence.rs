@@ -121,6 +121,7 @@ impl Agent {
         written: Result<Vec<bool>, StoreError>,
     ) {
         self.member_writes.handle_done(&batch);
+        self.read_own_members();
         match written {
             Ok(written) => {
                 let written = batch.changes.into_iter().zip(written);
@@ -146,7 +147,18 @@ impl Agent {
 
     /// Starts a reconciliation: compares this node's members with the store and corrects the store.
     pub(super) fn compare_members(&mut self) {
+        self.member_writes.pause();
+        self.is_comparison_due = true;
+        self.read_own_members();
+    }
+
+    /// Reads what the store has of this node, once no write is under way that the reading could overtake.
+    fn read_own_members(&mut self) {
         let Some(store) = &self.store else { return };
+        if !self.is_comparison_due || !self.member_writes.is_at_rest() {
+            return;
+        }
+        self.is_comparison_due = false;
         self.node.cluster().counters.count(ClusterMetric::Resyncs);
         let read = store.own_members();
         self.jobs.spawn(async move { TaskResult::MembersRead(read.await) });
