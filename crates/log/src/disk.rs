@@ -1,10 +1,10 @@
-//! The operations that a log needs of a disk. The interface is small, so that tests can simulate a disk that is
+//! The operations that a log, and the store of settings, need of a disk. The interface is small, so that tests can simulate a disk that is
 //! full, loses power or tears writes.
 
 use std::io;
 use std::sync::Arc;
 
-/// A directory used by one log alone.
+/// A directory used by one writer alone.
 pub trait Disk: Send + Sync {
     /// Lists the names of the files.
     ///

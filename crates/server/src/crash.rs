@@ -163,6 +163,10 @@ mod armed {
             self.0.write_at(offset + half.len() as u64, rest)
         }
 
+        fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+            self.0.read_at(offset, bytes)
+        }
+
         fn reserve(&self, bytes: u64) -> io::Result<()> {
             reach_within("reserve");
             self.0.reserve(bytes)

@@ -299,8 +299,7 @@ fn text_is_clean() {
 }
 
 /// The crates that turn settings into what guards something.
-const ROOMS: [&str; 6] =
-    ["access", "api", "cluster", "engine-servers", "push-service", "server"];
+const ROOMS: [&str; 6] = ["access", "api", "cluster", "engine-servers", "push-service", "server"];
 
 /// What builds a guard of a setting, and the files of the rooms of the server that may call it. Each of them closes what cannot be built:
 /// it returns no `Result` from which a caller could make "no restriction".

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use dunlin_log::Disk;
+
 use super::Revision;
-use super::disk::Disk;
 use super::record::Started;
 use super::snapshot_file::{self, Contents};
 

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use dunlin_log::{Disk, DiskFile};
+
 use super::compaction::{Compacted, Compaction, LOG_BYTES_MIN};
-use super::disk::{Disk, DiskFile};
 use super::record::{self, CONFIRM_BYTES, HEAD_BYTES, Started};
 use super::snapshot_file::{self, Contents};
 use super::sync::SyncHandle;

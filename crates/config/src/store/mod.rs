@@ -14,8 +14,6 @@
 //! kept. [`Store::open`] reads the newest valid state, and reports what was damaged.
 
 mod compaction;
-mod directory;
-mod disk;
 mod history;
 mod log;
 mod record;
@@ -37,8 +35,7 @@ use log::LogFile;
 use record::Started;
 
 pub use compaction::{Compacted, Compaction};
-pub use directory::Directory;
-pub use disk::{Disk, DiskFile};
+pub use dunlin_log::{Directory, Disk, DiskFile};
 pub use recovery::{Recovery, RecoverySource, RecoveryWarning};
 pub use sync::SyncHandle;
 

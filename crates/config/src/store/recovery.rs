@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::disk::Disk;
+use dunlin_log::Disk;
+
 use super::history::History;
 use super::log::LogFile;
 use super::record::{self, ChangeRecord, HEAD_BYTES, Record, Started, Stop};

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::disk::{Disk, DiskFile};
+use dunlin_log::{Disk, DiskFile};
 
 /// Makes confirmed revisions survive a loss of power. Any thread may hold a handle; one sync covers all changes written
 /// before it.

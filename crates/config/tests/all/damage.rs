@@ -4,9 +4,10 @@
 
 use std::panic::AssertUnwindSafe;
 
-use crate::kit::{Memory, begin, open, origin, pointer, put};
+use crate::kit::{after_power_cuts, begin, open, origin, pointer, put};
 use dunlin_config::store::{Recovery, Store};
 use dunlin_config::{Change, Config};
+use dunlin_log::simulated::SimulatedDisk;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -34,7 +35,7 @@ fn states() -> Vec<Config> {
 }
 
 /// Does all changes, each durable, until the disk dies. Gives how many were acknowledged.
-fn play(disk: &Memory) -> Option<usize> {
+fn play(disk: &SimulatedDisk) -> Option<usize> {
     let (mut store, _) =
         Store::open(Some(Box::new(disk.clone())), begin(Config::default()), 0).ok()?;
     let sync = store.sync_handle().unwrap();
@@ -55,14 +56,15 @@ fn play(disk: &Memory) -> Option<usize> {
 
 #[test]
 fn whichever_step_is_the_last_the_settings_are_an_acknowledged_revision_or_the_one_under_way() {
-    let whole = Memory::default();
+    let whole = SimulatedDisk::default();
     assert_eq!(play(&whole), Some(changes().len()));
     let states = states();
     for step in 0..whole.steps() {
-        let disk = Memory::default();
+        let disk = SimulatedDisk::default();
         disk.die_after(step);
         let acknowledged = play(&disk);
-        for after in [disk.after_kill(), disk.after_power_loss()] {
+        let seeds = 4 * step as u64..4 * step as u64 + 4;
+        for after in std::iter::once(disk.after_kill()).chain(after_power_cuts(&disk, seeds)) {
             let (store, _) = open(&after);
             let found = states.iter().position(|state| *state == store.head().config);
             let found = found.unwrap_or_else(|| panic!("step {step}: no state of the history"));
@@ -78,8 +80,8 @@ fn whichever_step_is_the_last_the_settings_are_an_acknowledged_revision_or_the_o
 }
 
 /// A small log and the states it holds.
-fn log() -> (Memory, String, usize) {
-    let disk = Memory::default();
+fn log() -> (SimulatedDisk, String, usize) {
+    let disk = SimulatedDisk::default();
     play(&disk);
     let name = disk.names().into_iter().find(|name| name.ends_with(".log")).unwrap();
     // The last record is a confirmation, whose last bytes are the high ones of a small number.
@@ -88,7 +90,7 @@ fn log() -> (Memory, String, usize) {
 }
 
 /// What is on a disk with another log, as a position in the history.
-fn found(disk: &Memory, states: &[Config], at: &str) -> (usize, Recovery) {
+fn found(disk: &SimulatedDisk, states: &[Config], at: &str) -> (usize, Recovery) {
     let opened = std::panic::catch_unwind(AssertUnwindSafe(|| open(disk)));
     let (store, recovery) = opened.unwrap_or_else(|_| panic!("{at}: a panic"));
     let found = states.iter().position(|state| *state == store.head().config);
@@ -142,7 +144,7 @@ fn whichever_byte_flips_a_state_before_that_place_is_found_and_the_byte_is_named
 
 #[test]
 fn a_damaged_snapshot_is_named_and_the_log_before_it_is_used() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     play(&disk);
     // A restart with a torn log makes a second pair.
     let name = disk.names().into_iter().find(|name| name.ends_with(".log")).unwrap();
@@ -176,7 +178,7 @@ proptest! {
         log in proptest::collection::vec(any::<u8>(), 0..300),
         snapshot in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
-        let disk = Memory::default();
+        let disk = SimulatedDisk::default();
         disk.set_bytes("00000000000000000001.log", log);
         disk.set_bytes("00000000000000000001.snapshot", snapshot);
         disk.set_bytes("00000000000000000009.snapshot.new", Vec::new());

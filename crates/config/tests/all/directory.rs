@@ -133,6 +133,10 @@ impl DiskFile for File {
         self.steps.step(|| self.file.write_at(offset + half as u64, &bytes[half..]))
     }
 
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, bytes)
+    }
+
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         self.steps.step(|| self.file.reserve(bytes))
     }

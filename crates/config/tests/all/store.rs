@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use crate::kit::{Memory, begin, commit, open, open_with, origin, pointer, put};
+use crate::kit::{after_power_cuts, begin, commit, open, open_with, origin, pointer, put};
 use dunlin_config::store::{AppendError, InitialConfig, RecoverySource, RevisionKind, Store};
 use dunlin_config::{Change, ChangeError, Config, ConfigError, ConfigErrors, Secret};
+use dunlin_log::simulated::SimulatedDisk;
 use serde_json::json;
 
 fn ping(ms: u64) -> Change {
@@ -16,7 +17,7 @@ fn ping(ms: u64) -> Change {
 
 #[test]
 fn what_was_confirmed_is_there_again_with_who_did_it() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     let (mut store, recovery) = open(&disk);
     assert_eq!((recovery.revision, recovery.from), (1, RecoverySource::File));
     assert_eq!(commit(&mut store, &ping(10_000)), 2);
@@ -47,7 +48,7 @@ fn what_was_confirmed_is_there_again_with_who_did_it() {
 
 #[test]
 fn what_was_not_confirmed_is_forgotten_and_its_number_is_used_again() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     let (mut store, _) = open(&disk);
     let prepared = store.head().prepare(&ping(11_000), None).unwrap();
     store.append(&[(prepared, origin("ada"))]).unwrap();
@@ -65,7 +66,7 @@ fn what_was_not_confirmed_is_forgotten_and_its_number_is_used_again() {
 
 #[test]
 fn a_refused_change_returns_as_the_settings_before_it() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     let (mut store, _) = open(&disk);
     commit(&mut store, &ping(10_000));
     let one = store.head().prepare(&ping(11_000), None).unwrap();
@@ -106,7 +107,7 @@ fn changes_are_appended_in_their_order_only() {
 
 #[test]
 fn an_edited_file_adds_what_was_edited_to_what_the_api_did() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     let mut file = Config::default();
     file.client.ping_interval_ms = 20_000;
     let (mut store, _) = open_with(&disk, file.clone());
@@ -142,12 +143,16 @@ fn an_edited_file_adds_what_was_edited_to_what_the_api_did() {
     let (store, recovery) = Store::open(Some(Box::new(disk)), start.clone(), 0).unwrap();
     assert_eq!(store.head().revision, 4);
     assert!(recovery.warnings[0].message.contains("client.ping: there is no such key"));
-    assert!(Store::open(Some(Box::new(Memory::default())), start, 0).is_err(), "nothing else");
+    assert!(
+        Store::open(Some(Box::new(SimulatedDisk::default())), start, 0).is_err(),
+        "nothing else"
+    );
 }
 
 #[test]
 fn a_full_disk_refuses_changes_and_takes_them_again_once_there_is_room() {
-    let disk = Memory::with_room(3 << 20);
+    let disk = SimulatedDisk::default();
+    disk.set_room(Some(3 << 20));
     let (mut store, _) = open(&disk);
     let mut refused = None;
     for number in 0..100_000_u64 {
@@ -178,12 +183,14 @@ fn a_full_disk_refuses_changes_and_takes_them_again_once_there_is_room() {
 
 #[test]
 fn a_disk_that_cannot_sync_promises_nothing_until_a_new_log_is_begun() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     let (mut store, _) = open(&disk);
     let sync = store.sync_handle().unwrap();
     commit(&mut store, &ping(10_000));
     assert_eq!((sync.sync().unwrap(), sync.durable()), (2, 2));
-    assert_eq!(open(&disk.after_power_loss()).0.head().revision, 2);
+    for after in after_power_cuts(&disk, 0..2) {
+        assert_eq!(open(&after).0.head().revision, 2);
+    }
 
     disk.set_syncs_fail(true);
     commit(&mut store, &ping(11_000));
@@ -195,7 +202,9 @@ fn a_disk_that_cannot_sync_promises_nothing_until_a_new_log_is_begun() {
     );
     commit(&mut store, &ping(12_000));
     assert_eq!(sync.sync().unwrap(), 4);
-    assert_eq!(open(&disk.after_power_loss()).0.head().config.client.ping_interval_ms, 12_000);
+    for after in after_power_cuts(&disk, 0..2) {
+        assert_eq!(open(&after).0.head().config.client.ping_interval_ms, 12_000);
+    }
 }
 
 #[test]
@@ -252,7 +261,7 @@ fn history_is_bounded_in_number() {
 
 #[test]
 fn a_long_log_is_followed_by_a_new_pair_and_the_old_one_goes() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     let (mut store, _) = open(&disk);
     commit(&mut store, &put("/config/revisions_max", json!(10)));
     let text = "x".repeat(200_000);
@@ -280,7 +289,9 @@ fn a_long_log_is_followed_by_a_new_pair_and_the_old_one_goes() {
     assert_eq!((&again.head().config, recovery.warnings), (&store.head().config, vec![]));
     assert_eq!(again.revisions().count(), 10, "the history is there too");
     assert_eq!(store.sync_handle().unwrap().sync().unwrap(), store.head().revision);
-    assert_eq!(open(&disk.after_power_loss()).0.head().config, store.head().config);
+    for after in after_power_cuts(&disk, 0..2) {
+        assert_eq!(open(&after).0.head().config, store.head().config);
+    }
 }
 
 #[test]
@@ -305,7 +316,7 @@ fn the_key_of_a_caller_is_found_and_secrets_are_hidden_until_written_back() {
 
 #[test]
 fn settings_on_the_disk_that_the_server_refuses_are_replaced_by_the_newest_that_it_takes() {
-    let disk = Memory::default();
+    let disk = SimulatedDisk::default();
     let (mut store, _) = open(&disk);
     assert_eq!(commit(&mut store, &put("/server/name", json!("good"))), 2);
     assert_eq!(commit(&mut store, &put("/server/name", json!("bad"))), 3);

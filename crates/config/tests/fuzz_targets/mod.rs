@@ -3,13 +3,12 @@
 //! Shared by `fuzz/`, which explores, and by `tests/fuzz_corpus.rs`, which replays the seeds. Each target takes any
 //! bytes and panics when an invariant is broken.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use dunlin_config::import::{Format, Import, Origin};
-use dunlin_config::store::{Disk, DiskFile, InitialConfig, Store};
+use dunlin_config::store::{InitialConfig, Store};
 use dunlin_config::{Change, Config, Pattern, Pointer, Secrets, Snapshot, json};
+use dunlin_log::simulated::SimulatedDisk;
 
 /// A target by the name of its corpus.
 pub type Target = fn(&[u8]);
@@ -120,8 +119,8 @@ fn base() -> &'static Arc<Snapshot> {
 
 /// Whatever stands in the log, a store opens, and what it found it finds again.
 fn log(bytes: &[u8]) {
-    let disk = Memory::default();
-    let open = |disk: &Memory| {
+    let disk = SimulatedDisk::default();
+    let open = |disk: &SimulatedDisk| {
         let start = InitialConfig {
             config: Ok(Config::default()),
             name: "dunlin.toml".into(),
@@ -130,87 +129,10 @@ fn log(bytes: &[u8]) {
         Store::open(Some(Box::new(disk.clone())), start, 0).expect("a store")
     };
     drop(open(&disk));
-    let name = "00000000000000000001.log".to_owned();
-    disk.0.lock().expect("a disk").insert(name, Arc::new(Mutex::new(bytes.to_vec())));
+    disk.set_bytes("00000000000000000001.log", bytes.to_vec());
     let (store, recovery) = open(&disk);
     assert_eq!(store.head().config.validate(), Ok(()));
     let (again, second) = open(&disk);
     assert_eq!(again.head().config, store.head().config);
     assert!(second.warnings.len() <= recovery.warnings.len());
-}
-
-/// The files of a directory, in memory.
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Files>>);
-
-type Files = BTreeMap<String, Arc<Mutex<Vec<u8>>>>;
-
-struct File(Arc<Mutex<Vec<u8>>>);
-
-impl Disk for Memory {
-    fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.0.lock().expect("a disk").keys().cloned().collect())
-    }
-
-    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        let files = self.0.lock().expect("a disk");
-        let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(file.lock().expect("a file").clone())
-    }
-
-    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = Arc::new(Mutex::new(Vec::new()));
-        self.0.lock().expect("a disk").insert(name.to_owned(), Arc::clone(&file));
-        Ok(Arc::new(File(file)))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let files = self.0.lock().expect("a disk");
-        let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::new(File(Arc::clone(file))))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut files = self.0.lock().expect("a disk");
-        let file = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        files.insert(to.to_owned(), file);
-        Ok(())
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.lock().expect("a disk").remove(name).map(drop).ok_or(io::ErrorKind::NotFound.into())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl DiskFile for File {
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut file = self.0.lock().expect("a file");
-        let offset = usize::try_from(offset).expect("a small file");
-        let end = file.len().max(offset + bytes.len());
-        file.resize(end, 0);
-        file[offset..offset + bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-
-    fn reserve(&self, bytes: u64) -> io::Result<()> {
-        let mut file = self.0.lock().expect("a file");
-        // A little is enough for what is written here.
-        let bytes = usize::try_from(bytes.min(64 << 10)).expect("a small file");
-        let length = file.len().max(bytes);
-        file.resize(length, 0);
-        Ok(())
-    }
-
-    fn truncate(&self, bytes: u64) -> io::Result<()> {
-        self.0.lock().expect("a file").truncate(usize::try_from(bytes).expect("a small file"));
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
 }
