@@ -47,7 +47,16 @@ pub(super) fn combine(
         return Err(error.with_nodes(nodes.clone()));
     }
     let mut result = match method {
-        Method::Channels => json!({ "channels": channels(results) }),
+        Method::Channels => {
+            // The nodes' parts of a page, each of which goes on where it ended.
+            let next: Vec<&str> = results.iter().filter_map(|of| of["cursor"].as_str()).collect();
+            let next = next.join(",");
+            let mut page = json!({ "channels": channels(results) });
+            if !next.is_empty() {
+                page["cursor"] = next.into();
+            }
+            page
+        }
         Method::Send => {
             let clients = results.iter().filter_map(|result| result["num_clients"].as_u64());
             json!({ "num_clients": clients.sum::<u64>() })
@@ -179,6 +188,13 @@ mod tests {
         let two = r#"{"result":{"channels":{"a":{"num_clients":3}}}}"#;
         let both = r#"{"channels":{"a":{"num_clients":5},"b":{"num_clients":1}}}"#;
         assert_eq!(combined(Method::Channels, &[one, two], &[]).unwrap(), both);
+        let pages = [
+            r#"{"result":{"channels":{"a":{"num_clients":2}},"cursor":"7:0.9"}}"#,
+            r#"{"result":{"channels":{"a":{"num_clients":1}},"cursor":"8:1.0"}}"#,
+            two,
+        ];
+        let page = combined(Method::Channels, &pages, &[]).unwrap();
+        assert_eq!(page, r#"{"channels":{"a":{"num_clients":6}},"cursor":"7:0.9,8:1.0"}"#);
         let partial = combined(Method::Channels, &[two], &["n2"]).unwrap();
         assert!(partial.contains(r#""answered":["n1"],"#), "{partial}");
         assert!(partial.contains(r#""unreachable":["n2"]"#), "{partial}");

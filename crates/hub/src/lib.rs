@@ -59,8 +59,8 @@ pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
 pub use hub::{
-    CheckedSubscription, Hub, SubscriberCount, SubscriberRights, SubscriptionBasis, TenantTraffic,
-    Withdrawal,
+    ChannelPattern, CheckedSubscription, Hub, SubscriberCount, SubscriberRights, SubscriptionBasis,
+    TenantTraffic, Withdrawal,
 };
 pub use member_event::MemberEvent;
 pub use message::HubMessage;

@@ -1,11 +1,11 @@
-//! Connections as an operator sees them: filters, search and results.
+//! Connections and channels as an operator sees them: filters, search and results.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use dunlin_hub::{SessionId, TagFilter, Tags, tenant};
+use dunlin_hub::{ChannelPattern, ChannelSummary, SessionId, TagFilter, Tags, tenant};
 use dunlin_protocol::json::Object;
 use serde_json::{Map, Value};
 
@@ -26,6 +26,12 @@ pub struct ConnectionFilter {
     pub channel: Box<str>,
     /// Members that the connection's info must have.
     pub info: Map<String, Value>,
+    /// The name of its transport; empty: any.
+    pub transport: Box<str>,
+    /// Least seconds since it connected.
+    pub age_min_s: u64,
+    /// Least bytes that wait for it.
+    pub outbox_bytes_min: u64,
     /// A filter of the connection's labels.
     pub labels: Option<TagFilter>,
 }
@@ -49,6 +55,43 @@ pub struct ConnectionSearch {
     pub places: u32,
     /// What was found.
     pub page: ConnectionPage,
+}
+
+/// A search for channels in progress: it goes from worker to worker, finds the channels at home there, and then once more to
+/// each, to count their subscribers.
+#[derive(Debug)]
+pub struct ChannelSearch {
+    /// Which names.
+    pub pattern: ChannelPattern,
+    /// Also channels without subscribers.
+    pub idle: bool,
+    /// The worker that asked.
+    pub origin: usize,
+    /// The token of the call at that worker.
+    pub token: u64,
+    /// The next position; `None`: the page is complete.
+    pub next: Option<ConnectionCursor>,
+    /// The next worker that counts subscribers.
+    pub counting: usize,
+    /// Channels that still fit.
+    pub room: u32,
+    /// Bytes that still fit.
+    pub bytes: usize,
+    /// Places that may still be looked at.
+    pub places: u32,
+    /// What was found.
+    pub page: ChannelPage,
+}
+
+/// The result of a search for channels.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChannelPage {
+    /// The channels found, with their subscribers.
+    pub channels: Vec<ChannelSummary>,
+    /// Where the next page begins.
+    pub next: Option<ConnectionCursor>,
+    /// It is this node's part of a page of the cluster.
+    pub node: Option<u16>,
 }
 
 /// The position of a search: `WORKER.PLACE`.

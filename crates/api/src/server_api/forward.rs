@@ -77,6 +77,13 @@ impl Request<'_> {
             }
             Request::Channels(of) => {
                 object.string("pattern", &of.pattern);
+                // Written only if set, for nodes that do not know them.
+                if of.without_subscribers {
+                    object.flag("without_subscribers", true);
+                }
+                if of.limit > 0 {
+                    object.integer("limit", of.limit).string("cursor", &of.cursor);
+                }
             }
             Request::Info => {}
             _ => return None,
@@ -179,6 +186,16 @@ impl ConnectionsRequest<'_> {
         object.string("user", &self.user).string("client", &self.client);
         object.string("address", &self.address).string("channel", &self.channel);
         raw(object, "info", self.info.as_ref().map(|json| json.as_bytes()));
+        // Written only if set, for nodes that do not know them.
+        if !self.transport.is_empty() {
+            object.string("transport", &self.transport);
+        }
+        if self.age_min_s > 0 {
+            object.integer("age_min_s", self.age_min_s);
+        }
+        if self.outbox_bytes_min > 0 {
+            object.integer("outbox_bytes_min", self.outbox_bytes_min);
+        }
         if let Some(filter) = &self.label_filter {
             filter.write(object.key("label_filter"));
         }
@@ -255,11 +272,16 @@ mod tests {
             (Method::UnblockUser, r#"{"user":"u"}"#.to_owned()),
             (
                 Method::Connections,
-                r#"{"user":"u","address":"10.0.0.1","channel":"a","info":{"a":1},"limit":7,"cursor":"3:0.0","label_filter":{"key":"a","cmp":"eq","val":"7"}}"#
+                r#"{"user":"u","address":"10.0.0.1","channel":"a","info":{"a":1},"transport":"sse","age_min_s":60,"outbox_bytes_min":9,"limit":7,"cursor":"3:0.0","label_filter":{"key":"a","cmp":"eq","val":"7"}}"#
                     .to_owned(),
             ),
             (Method::Connections, format!(r#"{{"client":"{client}"}}"#)),
             (Method::Channels, r#"{"pattern":"a*"}"#.to_owned()),
+            (
+                Method::Channels,
+                r#"{"pattern":"a*","limit":5,"cursor":"3:0.0","without_subscribers":true}"#
+                    .to_owned(),
+            ),
             (Method::Info, String::new()),
         ] {
             let request = Request::parse(method, body.as_bytes()).unwrap();

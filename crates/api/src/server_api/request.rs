@@ -125,12 +125,20 @@ impl<'a> Request<'a> {
                 let mut request: ConnectionsRequest<'_> = json::from_slice(body)?;
                 label_filter(request.label_filter.as_ref())?;
                 request.limit = match request.limit {
-                    0 => CONNECTIONS_DEFAULT,
-                    limit => limit.min(CONNECTIONS_MAX),
+                    0 => PAGE_DEFAULT,
+                    limit => limit.min(PAGE_MAX),
                 };
                 Request::Connections(request)
             }
-            Method::Channels => Request::Channels(json::from_slice(body)?),
+            Method::Channels => {
+                let mut request: ChannelsRequest<'_> = json::from_slice(body)?;
+                let is_page = !request.cursor.is_empty() || request.without_subscribers;
+                request.limit = match request.limit {
+                    0 if is_page => PAGE_DEFAULT,
+                    limit => limit.min(PAGE_MAX),
+                };
+                Request::Channels(request)
+            }
             Method::Info => {
                 json::from_slice::<InfoBody>(body)?;
                 Request::Info
@@ -433,10 +441,10 @@ pub struct UnblockUserRequest<'a> {
     pub user: Cow<'a, str>,
 }
 
-/// Connections per page, if the request does not set a limit.
-const CONNECTIONS_DEFAULT: u32 = 100;
-/// Most connections per page.
-const CONNECTIONS_MAX: u32 = 1_000;
+/// Connections or channels per page, if the request does not set a limit.
+const PAGE_DEFAULT: u32 = 100;
+/// Most connections or channels per page.
+const PAGE_MAX: u32 = 1_000;
 
 /// Lists the connections that match all given criteria, one page at a time.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -454,6 +462,15 @@ pub struct ConnectionsRequest<'a> {
     /// Only subscribed to this channel; empty: any.
     #[serde(borrow, deserialize_with = "json::text")]
     pub channel: Cow<'a, str>,
+    /// Only over this transport, as `transport` of a connection names it; empty: any.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub transport: Cow<'a, str>,
+    /// Only connected for at least so many seconds.
+    #[serde(deserialize_with = "json::nullable")]
+    pub age_min_s: u64,
+    /// Only with at least so many bytes waiting in the outbox.
+    #[serde(deserialize_with = "json::nullable")]
+    pub outbox_bytes_min: u64,
     /// Only with these members in the connection info: an object.
     #[serde(borrow, deserialize_with = "json::payload")]
     pub info: Option<Json<'a>>,
@@ -475,4 +492,13 @@ pub struct ChannelsRequest<'a> {
     /// Only channels that match this glob; empty: all.
     #[serde(borrow, deserialize_with = "json::text")]
     pub pattern: Cow<'a, str>,
+    /// Also channels that have a history or a position, but no subscribers; for a page only.
+    #[serde(deserialize_with = "json::nullable")]
+    pub without_subscribers: bool,
+    /// Most channels of the page, at most 1,000; 0 without a cursor: all channels in one answer.
+    #[serde(deserialize_with = "json::nullable")]
+    pub limit: u32,
+    /// The start of the page: the cursor in the response of the previous page; empty: the first page.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub cursor: Cow<'a, str>,
 }

@@ -8,7 +8,7 @@ use dunlin_protocol::json::Object;
 
 use super::error::{ApiError, ApiErrorCode};
 use super::method::Method;
-use crate::server_api::connections::ConnectionPage;
+use crate::server_api::connections::{ChannelPage, ConnectionPage};
 
 /// The outcome of a command that was carried out.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +31,8 @@ pub enum CommandOutcome {
     Connections(ConnectionPage),
     /// Channels with subscribers.
     Channels(Vec<ChannelSummary>),
+    /// A page of channels.
+    ChannelPage(ChannelPage),
     /// The counts of sessions, users, channels and subscriptions of this server.
     Info(Info),
     /// The result as JSON: the combined answers of a cluster's nodes.
@@ -287,13 +289,16 @@ impl CommandOutcome {
             CommandOutcome::Connections(page) => page.write(out),
             CommandOutcome::Channels(channels) => {
                 let mut result = Object::begin(out);
-                let mut object = Object::begin(result.key("channels"));
-                for channel in channels {
-                    let mut info = Object::begin(object.text_key(&channel.name));
-                    info.integer("num_clients", channel.clients);
-                    info.end();
+                write_channels(result.key("channels"), channels);
+                result.end();
+            }
+            CommandOutcome::ChannelPage(page) => {
+                let mut result = Object::begin(out);
+                write_channels(result.key("channels"), &page.channels);
+                let of_node = page.node.map_or_else(String::new, |node| format!("{node}:"));
+                if let Some(next) = page.next {
+                    result.string("cursor", &format!("{of_node}{next}"));
                 }
-                object.end();
                 result.end();
             }
             CommandOutcome::Info(info) => {
@@ -312,6 +317,16 @@ impl CommandOutcome {
             }
         }
     }
+}
+
+fn write_channels(out: &mut Vec<u8>, channels: &[ChannelSummary]) {
+    let mut object = Object::begin(out);
+    for channel in channels {
+        let mut info = Object::begin(object.text_key(&channel.name));
+        info.integer("num_clients", channel.clients);
+        info.end();
+    }
+    object.end();
 }
 
 /// Writes offset, epoch, and what it survives if its engine can tell. Omits both for a publication without a position, whose channel keeps no history.

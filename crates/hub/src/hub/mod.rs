@@ -2,6 +2,7 @@
 
 mod agent;
 mod announce;
+mod channel_page;
 mod fan_out;
 mod flush;
 mod forms;
@@ -62,6 +63,7 @@ use crate::slots::{NONE, Slots};
 use crate::transmit::TransmitQueues;
 use crate::user::Users;
 
+pub use channel_page::ChannelPattern;
 pub use subscriber_count::SubscriberCount;
 pub use tenants::TenantTraffic;
 pub use withdraw::{CheckedSubscription, SubscriberRights, SubscriptionBasis, Withdrawal};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::kit::{World, offsets, plain, publish, with_history};
 use dunlin_hub::{
-    ChannelOptions, ChannelRef, EncodingId, Epoch, Error, Event, HistoryFilter, HubConfig,
-    NewPublication, NewSession, Owner, SessionId, StreamPosition, SubscribeOptions,
+    ChannelOptions, ChannelPattern, ChannelRef, EncodingId, Epoch, Error, Event, HistoryFilter,
+    HubConfig, NewPublication, NewSession, Owner, SessionId, StreamPosition, SubscribeOptions,
 };
 
 #[test]
@@ -269,6 +269,39 @@ fn a_history_switched_on_later_does_not_disturb_subscribers() {
     let sent = world.flush(0);
     assert_eq!(sent[0].1, expected);
     assert_eq!(sent[1].1, format!("pub {channel} 2 two\n"));
+}
+
+#[test]
+fn page_of_channels_visits_no_more_places_than_it_may() {
+    let mut world = World::new(1);
+    let reader = world.open(0, "");
+    for n in 0..9 {
+        world.subscribe(reader, &format!("room{n}"), &plain(), SubscribeOptions::default());
+    }
+    world.publish(0, "idle", &with_history(), "hi");
+    let hub = world.hub(0);
+    let read = |places: u32, pattern: &str, idle: bool| {
+        let pattern = ChannelPattern::parse(pattern).unwrap();
+        let (mut from, mut pages, mut names) = (0, 0, Vec::new());
+        loop {
+            let (found, next) = hub.channels_page(from, places, &pattern, idle);
+            assert!(found.len() <= places as usize);
+            assert!(found.iter().all(|(place, _)| (from..from + places).contains(place)));
+            names.extend(found.into_iter().map(|(_, name)| name));
+            pages += 1;
+            match next {
+                Some(next) => from = next,
+                None => return (names.len(), pages),
+            }
+        }
+    };
+    assert_eq!(read(4, "", false), (9, 3));
+    assert_eq!(read(4, "", true), (10, 3));
+    assert_eq!(read(100, "room{1,2}", false), (2, 1));
+    assert_eq!(read(100, "idle", false), (0, 1), "nobody is subscribed");
+    assert_eq!(hub.subscriber_count("room3"), 1);
+    assert_eq!(hub.subscriber_count("idle") + hub.subscriber_count("nothing"), 0);
+    assert_eq!(ChannelPattern::parse("{"), Err(Error::BadRequest));
 }
 
 #[test]

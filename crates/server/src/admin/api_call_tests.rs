@@ -45,6 +45,72 @@ fn an_operator_lists_clients_and_channels_and_acts_on_them() {
     assert_eq!(api(&server, "publish", &json!({ "channel": "" }))["error"]["code"], 107);
 }
 
+/// Returns all pages of a search, joined, and their number.
+fn pages(
+    server: &TestServer,
+    method: &str,
+    kind: &str,
+    params: &Value,
+) -> (Vec<(String, Value)>, usize) {
+    let (mut found, mut count, mut params) = (Vec::new(), 0, params.clone());
+    loop {
+        let page = api(server, method, &params)["result"].clone();
+        let entries = page[kind].as_object().unwrap_or_else(|| panic!("{page}")).clone();
+        let limit = params["limit"].as_u64().unwrap();
+        assert!(entries.len() as u64 <= limit, "{page}");
+        found.extend(entries);
+        count += 1;
+        match page["cursor"].as_str() {
+            Some(cursor) => params["cursor"] = cursor.into(),
+            None => return (found, count),
+        }
+    }
+}
+
+#[test]
+fn channels_come_a_page_at_a_time_each_once_with_subscribers_of_all_workers() {
+    let mut server = TestServer::start(3);
+    let names: Vec<String> = (0..40).map(|n| format!("room-{n}")).collect();
+    let clients: Vec<_> =
+        names.iter().chain(&names[..10]).map(|name| server.subscribe(name)).collect();
+    server.publish("quiet", 1);
+    let (mut found, count) = pages(&server, "channels", "channels", &json!({ "limit": 7 }));
+    found.sort_by_key(|(name, _)| name["room-".len()..].parse::<usize>().unwrap());
+    assert!(count >= 6, "{count} pages");
+    let wanted = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| (name.clone(), json!({ "num_clients": if at < 10 { 2 } else { 1 } })));
+    assert_eq!(found, wanted.collect::<Vec<_>>());
+
+    let of = |params: Value| pages(&server, "channels", "channels", &params).0;
+    assert_eq!(of(json!({ "limit": 3, "pattern": "room-1?" })).len(), 10);
+    assert_eq!(of(json!({ "limit": 3, "pattern": "room-5" })).len(), 1);
+    assert_eq!(of(json!({ "limit": 3, "pattern": "quiet" })), []);
+    let quiet = of(json!({ "limit": 3, "pattern": "q*", "without_subscribers": true }));
+    assert_eq!(quiet, [("quiet".to_owned(), json!({ "num_clients": 0 }))]);
+    let bad = api(&server, "channels", &json!({ "limit": 1, "cursor": "here" }));
+    assert_eq!(bad["error"]["code"], 107, "{bad}");
+    let all = api(&server, "channels", &json!({}));
+    assert_eq!(all["result"]["channels"].as_object().unwrap().len(), 40, "without a limit");
+    drop(clients);
+    server.wait_until(|server| {
+        pages(server, "channels", "channels", &json!({ "limit": 7 })).0.is_empty()
+    });
+}
+
+#[test]
+fn connections_are_found_by_transport_age_and_outbox() {
+    let server = TestServer::start(2);
+    let clients: Vec<_> = (0..3).map(|_| server.subscribe("news")).collect();
+    let of = |params: Value| pages(&server, "connections", "connections", &params).0.len();
+    assert_eq!(of(json!({ "limit": 2, "transport": "uni_http_stream" })), 3);
+    assert_eq!(of(json!({ "limit": 2, "transport": "websocket" })), 0);
+    assert_eq!(of(json!({ "limit": 2, "age_min_s": 3600 })), 0);
+    assert_eq!(of(json!({ "limit": 2, "outbox_bytes_min": 1_000_000 })), 0);
+    drop(clients);
+}
+
 #[test]
 fn a_role_reaches_as_far_as_its_name_and_a_page_of_another_site_nowhere() {
     let mut server = with_roles();

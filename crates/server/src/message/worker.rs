@@ -9,7 +9,7 @@ use dunlin_hub::SessionId;
 use dunlin_push_service::message::PushToWorker;
 
 use crate::api::Method;
-use crate::api::connections::ConnectionSearch;
+use crate::api::connections::{ChannelSearch, ConnectionSearch};
 use crate::auth::revocation::{Revocation, RevocationError};
 
 /// A message to a worker. A `request_id` or a `token` is chosen by the requester and repeated in the reply.
@@ -26,6 +26,8 @@ pub(crate) enum WorkerMessage {
     },
     /// Searches the receiver's connections, then goes to the next worker, and in the end back to the requester.
     FindConnections(Box<ConnectionSearch>),
+    /// The same for channels.
+    FindChannels(Box<ChannelSearch>),
     /// Once a second: measures the latency of a hop.
     LatencyProbe(std::time::Instant),
     /// The receiver holds a fan-out slot.

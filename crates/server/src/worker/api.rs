@@ -391,6 +391,9 @@ impl Api {
             | Request::BlockUser(_)
             | Request::UnblockUser(_) => self.change_revocations(turn, place, request),
             Request::Connections(request) => self.connections(turn, clients, place, request),
+            Request::Channels(request) if request.limit > 0 => {
+                self.channel_page(turn, clients, place, request)
+            }
             Request::Channels(request) => {
                 let (now, token) = (turn.now(), self.api_token(turn, place)?);
                 turn.core.hub.handle_channels(now, token, &request.pattern);

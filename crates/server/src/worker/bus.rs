@@ -26,6 +26,9 @@ impl Worker<'_> {
             WorkerMessage::FindConnections(search) => {
                 self.api.go_on_searching(turn, &mut self.clients, search);
             }
+            WorkerMessage::FindChannels(search) => {
+                self.api.go_on_listing(turn, &mut self.clients, search);
+            }
             WorkerMessage::LatencyProbe(sent) => {
                 turn.core.state.loop_stats[turn.core.index]
                     .hop_times

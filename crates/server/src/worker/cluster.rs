@@ -210,6 +210,7 @@ impl Api {
             Request::Connections(of) if of.client.is_empty() => {
                 Some(self.search_of_cluster(turn.core, of)?)
             }
+            Request::Channels(of) if of.limit > 0 => Some(self.channels_of_cluster(turn.core, of)?),
             _ => None,
         };
         let request = search.as_ref().map_or(request, |(request, _)| request);

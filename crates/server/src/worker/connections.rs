@@ -13,12 +13,12 @@ use crate::api::connections::{
     ClusterCursor, ConnectionCursor, ConnectionFilter, ConnectionPage, ConnectionSearch,
     ConnectionView,
 };
-use crate::api::request::ConnectionsRequest;
+use crate::api::request::{ChannelsRequest, ConnectionsRequest};
 use crate::api::{ApiError, ApiErrorCode, CommandOutcome, Request, label_filter};
 use crate::message::worker::WorkerMessage;
 
 /// Places of sessions that one page looks at: about a millisecond of one worker.
-const PLACES_PER_PAGE: u32 = 16_384;
+pub(super) const PLACES_PER_PAGE: u32 = 16_384;
 const NO_CURSOR: &str = "cursor: is not a cursor of an earlier response";
 
 impl Api {
@@ -28,15 +28,45 @@ impl Api {
         core: &Core<'_>,
         request: &ConnectionsRequest<'a>,
     ) -> Result<(Request<'a>, Vec<u16>), ApiError> {
-        let cursor = match &*request.cursor {
-            "" => ClusterCursor::of_nodes(core.state.cluster.living()),
-            cursor => {
-                let bad = |()| ApiErrorCode::BadRequest.with_reason(NO_CURSOR);
-                cursor.parse().map_err(bad)?
-            }
-        };
+        let cursor = cluster_cursor(core, &request.cursor)?;
         let search = ConnectionsRequest { cursor: cursor.to_string().into(), ..request.clone() };
         Ok((Request::Connections(search), cursor.nodes().collect()))
+    }
+
+    /// A page of channels on all nodes, and their numbers.
+    pub(super) fn channels_of_cluster<'a>(
+        &self,
+        core: &Core<'_>,
+        request: &ChannelsRequest<'a>,
+    ) -> Result<(Request<'a>, Vec<u16>), ApiError> {
+        let cursor = cluster_cursor(core, &request.cursor)?;
+        let page = ChannelsRequest { cursor: cursor.to_string().into(), ..request.clone() };
+        Ok((Request::Channels(page), cursor.nodes().collect()))
+    }
+
+    /// Where a search begins on this node, how many it may find and in how many bytes.
+    pub(super) fn begin_search(
+        &self,
+        core: &Core<'_>,
+        place: CommandPlace,
+        cursor: &str,
+        limit: u32,
+    ) -> Result<SearchPart, ApiError> {
+        let bad = |()| ApiErrorCode::BadRequest.with_reason(NO_CURSOR);
+        let bytes = core.settings.config.limits.answer_bytes_max;
+        let whole = |begin| SearchPart { begin, room: limit, bytes, node: None };
+        if self.api_calls.is_of_cluster(place.call) {
+            let cursor: ClusterCursor = cursor.parse().map_err(bad)?;
+            let node = core.state.node_number(&core.settings.config);
+            let (begin, room, bytes) = cursor.part_of(node, (limit, bytes)).ok_or_else(|| {
+                ApiErrorCode::Internal.with_reason("a node has another number by now; begin again")
+            })?;
+            return Ok(SearchPart { begin, room, bytes, node: Some(node) });
+        }
+        match cursor {
+            "" => Ok(whole(ConnectionCursor::default())),
+            cursor => Ok(whole(cursor.parse().map_err(bad)?)),
+        }
     }
 
     /// Begins a search.
@@ -70,23 +100,17 @@ impl Api {
                 bad("info: should be an object of members that a connection's info has")
             })?,
         };
-        let (mut begin, mut room) = (ConnectionCursor::default(), request.limit);
-        let mut bytes = turn.core.settings.config.limits.answer_bytes_max;
-        let mut page = ConnectionPage::default();
-        match (&*request.cursor, client) {
-            (_, Some(client)) => begin.worker = client.worker().into(),
-            (cursor, None) if self.api_calls.is_of_cluster(place.call) => {
-                let cursor: ClusterCursor = cursor.parse().map_err(|()| bad(NO_CURSOR))?;
-                let node = turn.core.state.node_number(&turn.core.settings.config);
-                (begin, room, bytes) = cursor.part_of(node, (room, bytes)).ok_or_else(|| {
-                    let why = "a node has another number by now; begin again";
-                    ApiErrorCode::Internal.with_reason(why)
-                })?;
-                page.part = Some((node, begin));
-            }
-            ("", None) => {}
-            (cursor, None) => begin = cursor.parse().map_err(|()| bad(NO_CURSOR))?,
-        }
+        let SearchPart { begin, room, bytes, node } = match client {
+            Some(client) => SearchPart {
+                begin: ConnectionCursor { worker: client.worker().into(), place: 0 },
+                room: request.limit,
+                bytes: turn.core.settings.config.limits.answer_bytes_max,
+                node: None,
+            },
+            None => self.begin_search(turn.core, place, &request.cursor, request.limit)?,
+        };
+        let part = node.map(|node| (node, begin));
+        let page = ConnectionPage { part, ..ConnectionPage::default() };
         // A tenant without a user is all of its users.
         let (tenant, user) = tenant::split(&request.user);
         let user = if user.is_empty() { "" } else { &request.user };
@@ -99,6 +123,9 @@ impl Api {
                 address,
                 channel: (&*request.channel).into(),
                 info,
+                transport: (&*request.transport).into(),
+                age_min_s: request.age_min_s,
+                outbox_bytes_min: request.outbox_bytes_min,
                 labels: label_filter(request.label_filter.as_ref())?,
             },
             origin: turn.core.index,
@@ -193,9 +220,14 @@ impl Api {
     ) -> Option<ConnectionView> {
         let view = turn.core.hub.session(session).filter(|view| !view.closing)?;
         let info = turn.core.hub.conn_info(session);
+        let encoding = Encoding::of(view.encoding)?;
+        let age_s = u64::from(view.age_min) * 60;
         let fits = tenant::split(view.user).0 == filter.tenant.as_deref()
             && (filter.user.is_empty() || *view.user == *filter.user)
             && (filter.channel.is_empty() || turn.core.hub.is_subscribed(session, &filter.channel))
+            && (filter.transport.is_empty() || *filter.transport == *encoding.transport())
+            && age_s >= filter.age_min_s
+            && u64::from(view.outbox_bytes) >= filter.outbox_bytes_min
             && has_members(info, &filter.info)
             && filter.labels.as_ref().is_none_or(|of| of.admits(turn.core.hub.labels(session)));
         if !fits {
@@ -206,7 +238,6 @@ impl Api {
         if filter.address.is_some() && filter.address != address {
             return None;
         }
-        let encoding = Encoding::of(view.encoding)?;
         Some(ConnectionView {
             client: session,
             user: view.user.into(),
@@ -216,13 +247,30 @@ impl Api {
                 Format::Json => "json",
                 Format::Protobuf => "protobuf",
             },
-            age_s: u64::from(view.age_min) * 60,
+            age_s,
             info: info.map(Into::into),
             labels: turn.core.hub.labels(session).clone(),
             channels: turn.core.hub.subscriptions(session).map(Into::into).collect(),
             outbox_bytes: view.outbox_bytes,
             memory_bytes: turn.core.hub.session_bytes(session),
         })
+    }
+}
+
+/// This node's part of a search.
+pub(super) struct SearchPart {
+    pub(super) begin: ConnectionCursor,
+    pub(super) room: u32,
+    pub(super) bytes: usize,
+    /// The node, if others search too.
+    pub(super) node: Option<u16>,
+}
+
+/// Parses the cursor of a search of the cluster; empty: the beginning on each living node.
+fn cluster_cursor(core: &Core<'_>, cursor: &str) -> Result<ClusterCursor, ApiError> {
+    match cursor {
+        "" => Ok(ClusterCursor::of_nodes(core.state.cluster.living())),
+        cursor => cursor.parse().map_err(|()| ApiErrorCode::BadRequest.with_reason(NO_CURSOR)),
     }
 }
 

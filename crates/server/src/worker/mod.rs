@@ -28,6 +28,7 @@ mod backends;
 mod backlog;
 mod buffers;
 mod bus;
+mod channels;
 mod clients;
 mod cluster;
 mod command;

@@ -138,7 +138,8 @@ impl Api {
             }
             Call::Channels { prefix, info } => {
                 let pattern = format!("{}*", app.pattern(&prefix)).into();
-                let request = Request::Channels(ChannelsRequest { pattern });
+                let request =
+                    Request::Channels(ChannelsRequest { pattern, ..ChannelsRequest::default() });
                 self.ask_one(turn, clients, conn, plan_of(ResponseShape::Channels, info), &request);
             }
             Call::Channel { name, info } => {
@@ -263,9 +264,10 @@ impl Api {
                 ChannelAttribute::Users => {
                     Request::PresenceStats(ChannelRequest { channel: app.channel(&name).into() })
                 }
-                ChannelAttribute::Subscriptions => {
-                    Request::Channels(ChannelsRequest { pattern: app.pattern(&name).into() })
-                }
+                ChannelAttribute::Subscriptions => Request::Channels(ChannelsRequest {
+                    pattern: app.pattern(&name).into(),
+                    ..ChannelsRequest::default()
+                }),
                 ChannelAttribute::Cached => Request::History(HistoryRequest {
                     channel: app.channel(&name).into(),
                     limit: 1,

@@ -14,6 +14,7 @@ use super::clients::Clients;
 use super::turn::{Core, Turn};
 
 use super::parts::{CallId, CommandPlace, KeyScope, TenantSweep};
+use crate::api::connections::ChannelPage;
 use crate::api::{self, ApiError, ApiErrorCode, CommandOutcome, CommandResult, Method};
 use crate::tenants::{Sweep, Tenant, add};
 
@@ -251,24 +252,30 @@ impl Api {
             return answer;
         }
         let tenant = self.api_calls.tenant(place.call);
+        let of = tenant.map(|tenant| &*tenant.name);
+        let own = |channels: Vec<ChannelSummary>| -> Vec<ChannelSummary> {
+            let own = channels.into_iter().filter_map(|ChannelSummary { name, clients }| {
+                let (tenant, bare) = tenant::split(&name);
+                let name = if tenant.is_some() { bare.into() } else { Arc::clone(&name) };
+                (tenant == of).then_some(ChannelSummary { name, clients })
+            });
+            own.collect()
+        };
         let listed = match answer {
+            Ok(CommandOutcome::ChannelPage(page)) => {
+                let channels = own(page.channels);
+                return Ok(CommandOutcome::ChannelPage(ChannelPage { channels, ..page }));
+            }
             Ok(CommandOutcome::Channels(all)) => all,
             Ok(CommandOutcome::Json(json))
                 if self.api_calls.method(place) == Some(Method::Channels) =>
             {
-                let of = tenant.map(|tenant| &*tenant.name);
                 let own = own_channels(&json, of).ok_or(ApiErrorCode::Internal)?;
                 return Ok(CommandOutcome::Json(own));
             }
             answer => return answer,
         };
-        let of = tenant.map(|tenant| &*tenant.name);
-        let own = listed.into_iter().filter_map(|ChannelSummary { name, clients }| {
-            let (tenant, bare) = tenant::split(&name);
-            let name = if tenant.is_some() { bare.into() } else { Arc::clone(&name) };
-            (tenant == of).then_some(ChannelSummary { name, clients })
-        });
-        let own: Vec<ChannelSummary> = own.collect();
+        let own = own(listed);
         Ok(match (tenant, self.api_calls.method(place)) {
             (Some(tenant), Some(Method::Info)) => CommandOutcome::Info(Info {
                 clients: tenant.figures.sum(|of| &of.connections),
