@@ -1,7 +1,7 @@
 // Access: tenants and what they use, tokens of clients that are revoked, and what stands in a token.
 
 import { api, apiCurl, call, curl, get, poll, session } from "./api.js";
-import { callLine, fmt, h, name, table, toast } from "./dom.js";
+import { callLine, fill, fmt, h, name, table, toast } from "./dom.js";
 
 const LOOK_MS = 5000;
 
@@ -17,16 +17,15 @@ export function open(root, _, signal) {
 
   async function look() {
     const [ofTenants, { revocations }] = await Promise.all([get("./status/tenants", { signal }), get("./revocations", { signal })]);
-    tenants.replaceChildren(table([
+    fill(tenants, [table([
       ["Tenant", ([key]) => name(key, 80), "name"],
       ["Status", ([, of]) => h("code", name(JSON.stringify(of), 1000)), "name"],
-    ], Object.entries(ofTenants.tenants ?? ofTenants), { empty: "There are no tenants: everything belongs to the operator. Tenants share one server; see Settings, tenants." }));
-    if (revoked.contains(document.activeElement)) return;
-    revoked.replaceChildren(table([
+    ], Object.entries(ofTenants.tenants ?? ofTenants), { empty: "There are no tenants: everything belongs to the operator. Tenants share one server; see Settings, tenants." })]);
+    fill(revoked, [table([
       ["What", (of) => Object.entries(of).filter(([key]) => !/expire|until/.test(key)).map(([key, value]) => `${key.replaceAll("_", " ")} ${name(value, 80)}`).join(", "), "name"],
       ["Until", (of) => until(of.expire_at ?? of.expire_at_s)],
       ["", (of) => (may ? h("button", { onclick: () => takeBack(of) }, "Take back") : ""), "act"],
-    ], revocations.slice(0, 200), { empty: "Nothing is revoked." }));
+    ], revocations.slice(0, 200), { empty: "Nothing is revoked." })]);
   }
 
   async function takeBack(of) {

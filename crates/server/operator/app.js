@@ -8,6 +8,8 @@ const load = (file) => () => import(file);
 
 const TABS = [
   { key: "overview", title: "Overview", load: load("./overview.js") },
+  { key: "clients", title: "Clients", load: load("./clients.js") },
+  { key: "channels", title: "Channels", load: load("./channels.js") },
   { key: "broadcasts", title: "Broadcasts", load: load("./broadcasts.js") },
   { key: "services", title: "Services", load: load("./services.js") },
   { key: "access", title: "Access", load: load("./access.js") },

@@ -16,7 +16,7 @@ export function open(root, _, signal) {
     // A person who is about to press a button keeps it.
     if (list.contains(document.activeElement) && broadcasts.length) return;
     list.replaceChildren(table([
-      ["Channel", (of) => name(of.channel), "name"],
+      ["Channel", (of) => h("a", { href: `#/channels/${encodeURIComponent(of.channel)}` }, name(of.channel)), "name"],
       ["Since", (of) => fmt.time(of.started_unix_ms)],
       ["Messages", (of) => fmt.int(of.publications), "num"],
       ["Written", (of) => fmt.int(of.written), "num"],

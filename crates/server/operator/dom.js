@@ -33,13 +33,27 @@ export function show(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/// Replaces what a place shows, unless it would show the same: what has the focus keeps it.
+export function fill(place, children) {
+  const next = children.map((child) => child.outerHTML ?? child).join("");
+  if (place.dataset.shown === String(hash(next))) return;
+  place.dataset.shown = String(hash(next));
+  place.replaceChildren(...children);
+}
+
+function hash(text) {
+  let value = 0;
+  for (let at = 0; at < text.length; at += 1) value = (value * 31 + text.charCodeAt(at)) | 0;
+  return value;
+}
+
 /// A table. `columns`: [title, cell(row), "num" | ""]; a cell is text or an element.
-export function table(columns, rows, { empty = "", key = null, open = null } = {}) {
+export function table(columns, rows, { empty = "" } = {}) {
   if (rows.length === 0) return h("p.empty", empty);
   return h("div.scroll",
     h("table",
       h("thead", h("tr", columns.map(([title, , kind]) => h("th", { scope: "col", class: kind || null }, title)))),
-      h("tbody", rows.map((row) => h("tr", { "data-key": key ? key(row) : null }, columns.map(([, cell, kind]) => h("td", { class: kind || null }, cell(row)))))),
+      h("tbody", rows.map((row) => h("tr", columns.map(([, cell, kind]) => h("td", { class: kind || null }, cell(row)))))),
     ));
 }
 

@@ -2,7 +2,7 @@
 
 import { get, poll } from "./api.js";
 import { Chart } from "./chart.js";
-import { fmt, h, name, show, table } from "./dom.js";
+import { fill, fmt, h, name, show, table } from "./dom.js";
 
 const LOOK_MS = 5000;
 const TRANSPORTS = { websocket: "WebSocket", uni_websocket: "WebSocket, one way", sse: "Server-sent events", uni_sse: "Server-sent events, one way", http_stream: "HTTP stream", uni_http_stream: "HTTP stream, one way", poll: "Long-poll", pusher: "Pusher", own: "The program's own" };
@@ -81,20 +81,6 @@ export function open(root, _, signal) {
     const silent = members.nodes.filter((of) => !known.has(of.node)).map((of) => ({ node: of.node, name: of.name, error: of.alive ? "does not answer" : "is gone", status: null }));
     fill(nodes, [nodeTable([...pages.nodes, ...silent], pages.unreachable)]);
   }
-}
-
-/// Replaces what a place shows, unless it would show the same.
-function fill(place, children) {
-  const next = children.map((child) => child.outerHTML ?? child).join("");
-  if (place.dataset.shown === String(hash(next))) return;
-  place.dataset.shown = String(hash(next));
-  place.replaceChildren(...children);
-}
-
-function hash(text) {
-  let value = 0;
-  for (let at = 0; at < text.length; at += 1) value = (value * 31 + text.charCodeAt(at)) | 0;
-  return value;
 }
 
 /// Rows of a name, a share of the largest, and the figure.

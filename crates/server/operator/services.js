@@ -1,7 +1,7 @@
 // Services: the servers that this one depends on, and how each did.
 
 import { curl, get, poll } from "./api.js";
-import { callLine, fmt, h, name, table } from "./dom.js";
+import { callLine, fill, fmt, h, name, table } from "./dom.js";
 
 const LOOK_MS = 5000;
 const WORDS = (key) => key.replaceAll("_", " ");
@@ -18,7 +18,7 @@ export function open(root, _, signal) {
 
   poll(LOOK_MS, signal, async () => {
     const [ofEngines, ofHooks, ofUpstreams] = await Promise.all(["engines", "webhooks", "upstreams"].map((page) => get(`./status/${page}`, { signal })));
-    engines.replaceChildren(table([
+    fill(engines, [table([
       ["Engine", (of) => name(of.engine, 60), "name"],
       ["Server", (of) => name(of.server, 80), "name"],
       ["State", (of) => dot(of.state === "ready" && !of.refusing, of.refusing ?? of.state)],
@@ -26,24 +26,25 @@ export function open(root, _, signal) {
       ["Role", (of) => of.role],
       ["Version", (of) => of.version ?? ""],
       ["What it said, and what mends it", (of) => h("span", name(of.detail ?? "", 300), of.fix ? h("div.quiet.small", of.fix) : null), "name"],
-    ], ofEngines.connections, { empty: "No engine is set: channels live in this process. Engines keep them for several nodes, or on a disk; see Settings, engines." }));
+    ], ofEngines.connections, { empty: "No engine is set: channels live in this process. Engines keep them for several nodes, or on a disk; see Settings, engines." })]);
 
     const hooks = Object.entries(ofHooks.hooks);
     const counters = [...new Set(hooks.flatMap(([, of]) => Object.keys(of)))].filter((key) => key !== "last_error");
     const failing = Object.entries(ofHooks.failing).flatMap(([upstream, members]) => Object.entries(members).map(([member, of]) => ({ upstream, member, ...of })));
-    webhooks.replaceChildren(
+    fill(webhooks, [
       failing.length ? h("ul.notes", failing.map((of) => h("li.error", `${name(of.upstream, 60)}, ${name(of.member, 80)}: ${fmt.int(of.failures)} failures, the last: ${name(of.error ?? "", 300)}`))) : "",
       table([
         ["Hook", ([key]) => name(key, 60), "name"],
         ...counters.map((key) => [WORDS(key), ([, of]) => (key.includes("bytes") ? fmt.bytes(of[key] ?? 0) : fmt.int(of[key] ?? 0)), "num"]),
         ["Last error", ([, of]) => (of.last_error ? h("span", fmt.time(of.last_error.time_ms), h("div.quiet.small", `${name(of.last_error.member, 80)}: ${name(of.last_error.error, 300)}`)) : "none"), "name"],
-      ], hooks, { empty: "No webhook is set. Webhooks tell your backend who connects, subscribes and publishes; see Settings, webhooks." }));
+      ], hooks, { empty: "No webhook is set. Webhooks tell your backend who connects, subscribes and publishes; see Settings, webhooks." }),
+    ]);
 
     const upstreamRows = Object.entries(ofUpstreams.upstreams ?? {});
     const proxyRows = Object.entries(ofUpstreams.proxies ?? {});
-    upstreams.replaceChildren(upstreamRows.length || proxyRows.length ? h("div.stack",
+    fill(upstreams, [upstreamRows.length || proxyRows.length ? h("div.stack",
       upstreamRows.length ? facts("Upstream", upstreamRows) : "",
-      proxyRows.length ? facts("Proxy", proxyRows) : "") : h("p.empty", "No backend is asked before clients connect, subscribe or publish; see Settings, proxies."));
+      proxyRows.length ? facts("Proxy", proxyRows) : "") : h("p.empty", "No backend is asked before clients connect, subscribe or publish; see Settings, proxies.")]);
   });
 
   /// What a status says of each name, as it says it.

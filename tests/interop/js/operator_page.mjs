@@ -3,7 +3,7 @@
 import path from "node:path";
 
 import { browser } from "./chromium.mjs";
-import { CACHE, assert, scenario, until } from "./dunlin.mjs";
+import { CACHE, assert, range, scenario, until, watch } from "./dunlin.mjs";
 
 const TOKEN = "the-admin-token-of-the-interop-tests";
 const SEE = "a-token-that-may-only-look-around";
@@ -124,6 +124,11 @@ await scenario("operator: a token of role see reads, and finds nothing to press 
   await tab(page, "Settings");
   await page.waitForSelector("text=editing takes the role change");
   assert.equal(await page.$$eval(".setting :is(input, select, textarea)", (all) => all.filter((of) => !of.disabled).length), 0);
+  await tab(page, "Channels");
+  await page.click("text=Open this name", { trial: true });
+  await page.goto(`http://127.0.0.1:${server.adminPort}/#/channels/news`);
+  await page.waitForSelector("text=Reading messages takes the role operate.");
+  assert.equal(await page.$$eval("textarea", (all) => all.length), 0);
   await tab(page, "Changes");
   await page.waitForSelector("tbody tr");
   assert.equal(await page.$$eval("td.act button", (all) => all.length), 0);
@@ -153,6 +158,65 @@ await scenario("operator: names that are markup stay text, and a megabyte of one
   await page.click(".sections >> text=channel");
   assert.equal(await page.$$eval("img", (all) => all.length), 0);
   assert(!(await page.title()).includes("owned"));
+});
+
+await scenario("operator: clients are found, unsubscribed and disconnected", async (t) => {
+  const server = await t.server();
+  const clients = [];
+  for (const channel of [HOSTILE, "news"]) {
+    const client = await t.client(server);
+    clients.push({ client, ...(await watch(client, channel)) });
+  }
+  const page = await open(t, server, await browser(t));
+  await page.waitForSelector("#tabs a");
+  await tab(page, "Clients");
+  await page.waitForSelector("text=2 connections");
+  await page.fill("input[name=channel]", HOSTILE);
+  await page.press("input[name=channel]", "Enter");
+  await page.waitForSelector("text=1 connection");
+  assert.equal(await page.textContent("tbody button"), clients[0].client.id);
+  await page.click("tbody button");
+  await page.waitForSelector("dialog td:has-text('<img src=x')");
+  await page.click("dialog button:text('Unsubscribe')");
+  await until(() => clients[0].unsubscribed.length > 0, "the client to hear that it is unsubscribed");
+  assert.match(await page.textContent("dialog details code"), /^curl -X POST .*"channel":"<img.*\/api\/unsubscribe'$/);
+  await page.click("dialog button:text('Disconnect')");
+  await until(() => clients[0].client.disconnects.length > 0, "the client to hear that it is disconnected");
+  await page.selectOption("select[name=transport]", "sse");
+  await page.click("form button:text('Search')");
+  await page.waitForSelector("text=No connection fits.");
+  assert.equal(await page.$$eval("img", (all) => all.length), 0);
+});
+
+await scenario("operator: a channel shows who is there and what was said, page by page, and a message is published", async (t) => {
+  const server = await t.server();
+  const client = await t.client(server);
+  const subscribed = await watch(client, HOSTILE);
+  for (const n of range(1, 30)) await server.publish(HOSTILE, { n, text: HOSTILE });
+  const page = await open(t, server, await browser(t));
+  await page.waitForSelector("#tabs a");
+  await tab(page, "Channels");
+  await page.click("tbody a:has-text('<img src=x')");
+  await page.waitForSelector("text=1 client, 1 user present");
+  await page.waitForSelector(`td:has-text('${client.id}')`);
+  const read = () => page.evaluate(() => [...[...document.querySelectorAll("section")].find((of) => of.querySelector("h2")?.textContent === "History").querySelectorAll("tbody td:first-child")].map((of) => Number(of.textContent)));
+  await until(async () => (await read()).length === 20, "a page of history");
+  await page.click("button:text('Older')");
+  await until(async () => (await read()).length === 30, "the rest of it");
+  assert.deepEqual(await read(), range(1, 30).reverse());
+  await page.fill("textarea", `{"hello": "it's"}`);
+  await page.click("form button:text('Publish')");
+  await page.waitForSelector("text=Published as offset 31");
+  await subscribed.received(31);
+  assert.deepEqual(subscribed.publications.at(-1).data, { hello: "it's" });
+  assert.equal(await page.$$eval("img", (all) => all.length), 0);
+  assert(!(await page.title()).includes("owned"));
+
+  // A name that nobody has subscribed to.
+  await tab(page, "Channels");
+  await page.fill("input[placeholder='chat:*']", "#100%");
+  await page.click("button:text('Open this name')");
+  await page.waitForSelector("h1:text('#100%')");
 });
 
 await scenario("operator: the page outlives a restart of the server, and its graphs begin anew", async (t) => {
