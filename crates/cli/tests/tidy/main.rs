@@ -1,6 +1,7 @@
 //! The repository judged by its own rules (CONTRIBUTING.md): what a reviewer should not have to say twice.
 
 mod imports;
+mod paths;
 mod repository;
 mod words;
 
@@ -156,6 +157,14 @@ fn generated_pages_are_current() {
 /// What examples have in the place of a secret.
 const PLACEHOLDERS: [&str; 3] =
     ["\"put openssl rand -hex 32 here\"", "\"put the secret of your app here\"", "\"...\""];
+
+/// Whether `text` has `word` with nothing of a word before or behind it.
+fn is_word_of(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part)
+    })
+}
 
 /// What stands between backticks in docs, comments and messages.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
