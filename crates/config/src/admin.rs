@@ -44,10 +44,10 @@ settings! {
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum AdminRole {
-    /// Read metrics, status, and the configuration without its secrets.
+    /// Read metrics, status, who is connected, and the configuration without its secrets.
     #[default]
     See,
-    /// Pause, resume and cancel broadcasts, and revoke tokens of clients.
+    /// Also read histories, publish, act on clients and broadcasts, and revoke tokens of clients.
     Operate,
     /// Change the configuration and read secrets.
     Change,
