@@ -13,19 +13,33 @@ const TRANSPORTS = [
 
 const $ = (selector, root = document) => root.querySelector(selector);
 
-/// Calls `draw` before the next frame, however often it is asked for until then.
+/// What is to be drawn before the next frame.
+const due = new Set();
+/// Longest time in milliseconds after which a frame leaves the rest to the next.
+const FRAME_MS = 6;
+
+/// Calls `draw` before one of the next frames, however often it is asked for until then.
 function eachFrame(draw) {
-  let due = false;
   return () => {
-    if (due) return;
-    due = true;
-    // A tab in the background has no frames.
-    (document.hidden ? setTimeout : requestAnimationFrame)(() => {
-      due = false;
-      draw();
-    }, 250);
+    if (due.size === 0) nextFrame();
+    due.add(draw);
   };
 }
+
+function nextFrame() {
+  // A tab in the background has no frames.
+  (document.hidden ? setTimeout : requestAnimationFrame)(() => {
+    const began = performance.now();
+    for (const draw of due) {
+      due.delete(draw);
+      draw();
+      if (performance.now() - began > FRAME_MS) break;
+    }
+    if (due.size > 0) nextFrame();
+  }, 250);
+}
+
+const clockTime = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 /// When this page sent its messages, by "epoch/offset"; latency is measured from there.
 class Clock {
@@ -157,7 +171,7 @@ function lineOf(message) {
   line.append(
     element("span", "offset", offset || "–"),
     element("span", "data", text),
-    element("time", "latency", ms === null ? at.toLocaleTimeString([], { hour12: false }) : duration(ms)),
+    element("time", "latency", ms === null ? clockTime.format(at) : duration(ms)),
   );
   if (recovered) line.classList.add("recovered");
   message.line = line;

@@ -38,7 +38,7 @@ await scenario("page: a person publishes and sees the message arrive over WebSoc
     assert.equal(await page.textContent(`[data-transport="${transport}"] .received`), "12");
   }
   assert.match(await page.textContent("#outcome"), /^Published as offsets 3–12, epoch \S+, in /);
-  assert.equal(await page.textContent("#agreement"), "12 messages, each on all three transports with the same offset.");
+  await page.waitForFunction(() => document.querySelector("#agreement").textContent === "12 messages, each on all three transports with the same offset.");
   await page.screenshot({ path: path.join(CACHE, "page.png") });
 });
 
