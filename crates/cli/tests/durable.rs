@@ -1,12 +1,14 @@
-//! An engine on a disk: what was acknowledged outlives `kill -9`, and clients recover it.
+//! An engine on a disk: what was answered outlives `kill -9`, publications and acknowledgements, and clients recover the rest.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod kit;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
+use kit::client::token;
+use kit::cluster::SECRET;
 use kit::{Served, TIMEOUT};
 use serde_json::{Value, json};
 
@@ -193,4 +195,176 @@ fn engine_on_a_disk_without_its_log_refuses_until_the_restart_and_a_cluster_refu
     assert!(status >= 400 && answer.contains("no place to meet"), "{answer}");
     let (_, info) = server.call("GET", "/info", "").unwrap();
     assert!(info.contains("\"history\": \"engines\""), "{info}");
+}
+
+/// A server whose namespaces `inbox` and `shared` have acknowledgements: of each device, and of the user.
+fn with_acks(state: &Path) -> Served {
+    let served = served(state);
+    let put = |target: &str, value: Value| {
+        let (status, answer) = served.call("PUT", target, &value.to_string()).expect("an answer");
+        assert!(matches!(status, 200 | 201), "{target}: {answer}");
+    };
+    for (name, ack) in [("inbox", "device"), ("shared", "user")] {
+        let rules = json!({
+            "engine": "disk", "durability": "written", "history_size": 10_000,
+            "history_ttl_ms": 3_600_000, "recover": true, "ack": ack,
+            "allow_subscribe_for_client": true,
+        });
+        put(&format!("/config/channel/namespaces/{name}?durable=1"), rules);
+    }
+    put("/config/client/token/hmac_secret?durable=1", json!(SECRET));
+    served
+}
+
+/// Polls a channel as a user's device. Returns the response.
+fn poll(served: &Served, channel: &str, (user, device): (&str, &str), more: &str) -> Value {
+    let mut stream = TcpStream::connect(served.at.client).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let token = token(user);
+    write!(
+        stream,
+        "GET /connection/poll?channel={channel}&token={token}&device={device}&timeout=0{more} HTTP/1.1\r\n\
+         Host: d\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"))
+}
+
+fn offsets(polled: &Value) -> Vec<u64> {
+    let publications = polled["publications"].as_array().unwrap_or_else(|| panic!("{polled}"));
+    publications.iter().map(|of| of["offset"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn what_was_acknowledged_never_comes_again_and_all_else_does_over_kills_of_the_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = with_acks(directory.path());
+    let devices = [("ada", "phone"), ("ada", "laptop"), ("bob", "phone")];
+    let mut tops = std::collections::BTreeMap::from([("ada", 0u64), ("bob", 0)]);
+    let mut acked = [0u64; 3];
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |end: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % end
+    };
+    for _ in 0..8 {
+        for _ in 0..25 {
+            let at = below(3) as usize;
+            let (user, device) = devices[at];
+            let channel = format!("inbox:{user}");
+            let top = tops[user];
+            match below(4) {
+                0 => {
+                    let body = json!({ "channel": channel, "data": top });
+                    let answer = server.api("", "publish", &body);
+                    *tops.get_mut(user).unwrap() = answer["result"]["offset"].as_u64().unwrap();
+                }
+                1 if top > 0 => {
+                    let offset = 1 + below(top);
+                    let body = json!({
+                        "user": user, "channel": channel, "device": device, "offset": offset,
+                    });
+                    let answer = server.api("", "ack", &body);
+                    acked[at] = acked[at].max(offset);
+                    assert_eq!(answer["result"]["offset"], acked[at], "{answer}");
+                    assert_eq!(answer["result"]["unread"], top - acked[at], "{answer}");
+                }
+                _ => {
+                    let polled = poll(&server, &channel, (user, device), "");
+                    let unread: Vec<_> = (acked[at] + 1..=top).collect();
+                    assert_eq!(offsets(&polled), unread, "{user}'s {device}: {polled}");
+                    // By lot: it processes all of it and says so, or is lost before that.
+                    if !unread.is_empty() && below(2) == 0 {
+                        let ack = format!("&ack={}", polled["cursor"].as_str().unwrap());
+                        let after = poll(&server, &channel, (user, device), &ack);
+                        acked[at] = top;
+                        assert_eq!(offsets(&after), [0u64; 0], "{after}");
+                    }
+                }
+            }
+        }
+        // An acknowledgement is on its way when the server dies: its answer is not known.
+        let (user, device) = devices[0];
+        let body = json!({
+            "user": user, "channel": "inbox:ada", "device": device, "offset": tops["ada"].max(1),
+        });
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(server.at.client).unwrap();
+        write!(
+            stream,
+            "POST /api/ack HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        server.kill();
+        server = Served::start(directory.path(), "");
+        let body = json!({ "user": user, "channel": "inbox:ada", "device": device });
+        let answer = server.api("", "unread", &body);
+        let found = answer["result"]["offset"].as_u64().unwrap_or_else(|| panic!("{answer}"));
+        assert!(found == acked[0] || found == tops["ada"], "{answer}, and {} before", acked[0]);
+        acked[0] = found;
+    }
+}
+
+#[test]
+fn first_acknowledgement_of_a_user_is_told_to_the_other_devices() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = with_acks(directory.path());
+    for number in 1..=3 {
+        let answer = server.api("", "publish", &json!({ "channel": "shared:ada", "data": number }));
+        assert_eq!(answer["result"]["offset"], number, "{answer}");
+    }
+    let mut stream = TcpStream::connect(server.at.client).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let body = json!({
+        "token": token("ada"), "data": { "device": "laptop" }, "subs": { "shared:ada": {} },
+    });
+    let body = body.to_string();
+    write!(
+        stream,
+        "POST /connection/uni_http_stream HTTP/1.1\r\nHost: d\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut pushes = BufReader::new(stream);
+    let first = next(&mut pushes);
+    let subscribed = &first["connect"]["subs"]["shared:ada"];
+    let ack = &subscribed["data"]["ack"];
+    assert_eq!((&ack["unread"], &ack["is_new"]), (&json!(3), &json!(true)), "{first}");
+    assert_eq!(offsets(subscribed), [1, 2, 3]);
+    let polled = poll(&server, "shared:ada", ("ada", "phone"), "");
+    assert_eq!(offsets(&polled), [1, 2, 3]);
+    let body = json!({ "user": "ada", "channel": "shared:ada", "offset": 2 });
+    let answer = server.api("", "ack", &body);
+    assert_eq!(answer["result"]["unread"], 1, "{answer}");
+    let told = next(&mut pushes);
+    let ack = &told["message"]["data"]["ack"];
+    let expected = (&json!("shared:ada"), &json!(2), &json!(1));
+    assert_eq!((&ack["channel"], &ack["offset"], &ack["unread"]), expected, "{told}");
+    assert_eq!(offsets(&poll(&server, "shared:ada", ("ada", "watch"), "")), [3]);
+
+    for (body, error) in [
+        (json!({ "user": "ada", "channel": "shared:ada", "offset": 9 }), "the last 3"),
+        (
+            json!({ "user": "ada", "channel": "shared:ada", "offset": 1, "epoch": "old" }),
+            "position",
+        ),
+        (json!({ "user": "ada", "channel": "shared:ada", "offset": -1 }), "offset"),
+        (json!({ "user": "", "channel": "shared:ada", "offset": 1 }), "user"),
+        (json!({ "user": "ada", "channel": "news", "offset": 1 }), ""),
+    ] {
+        let answer = server.api("", "ack", &body);
+        let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(message.contains(error), "{body}: {message}");
+    }
+    let long = "d".repeat(1 << 19);
+    let body = json!({ "user": "ada", "channel": "inbox:ada", "device": long, "offset": 1 });
+    let answer = server.api("", "ack", &body);
+    let message = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("128 bytes"), "{message}");
 }

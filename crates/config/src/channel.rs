@@ -92,6 +92,21 @@ settings! {
         /// Tracks the position of every subscription: a client that missed a message is asked to subscribe again.
         /// Needs history.
         pub positioned: bool => Read,
+        /// Clients acknowledge the messages that they have processed, and get every other one again: a subscription
+        /// begins after the last acknowledged message, on any transport, worker and node, after a restart. Needs
+        /// `recover`. See `docs/acknowledgements.md`.
+        pub ack: Ack => Read,
+        /// How long the cursor of a device is kept after its last acknowledgement. A device that comes back later begins
+        /// with the oldest message that is there.
+        #[schemars(range(min = 1_000, max = 31_536_000_000_u64))]
+        pub ack_ttl_ms: u64 => Read,
+        /// Most devices of a user with cursors in one channel. A further one is refused its acknowledgements until a
+        /// cursor expires.
+        #[schemars(range(min = 1, max = 255))]
+        pub ack_devices_max: u32 => Read,
+        /// Most bytes of the namespace's cursors in memory, divided evenly between workers; 0: no limit. Beyond it a new
+        /// cursor is refused. Cursors in an engine are bounded by the engine.
+        pub ack_bytes_max: u64 => Read,
         /// Maintains presence and presence stats.
         pub presence: bool => Read,
         /// Notifies subscribers when a client joins or leaves the channel, if they request it and may read
@@ -183,6 +198,10 @@ impl Default for ChannelOptions {
             recover: false,
             force_recovery_mode: RecoveryMode::Stream,
             positioned: false,
+            ack: Ack::Off,
+            ack_ttl_ms: 2_592_000_000,
+            ack_devices_max: 16,
+            ack_bytes_max: 67_108_864,
             presence: false,
             join_leave: false,
             force_push_join_leave: false,
@@ -234,6 +253,20 @@ pub enum RecoveryMode {
     Stream,
     /// Only the last message, unless the client has it. For channels that hold a state.
     Cache,
+}
+
+/// Who acknowledges messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Ack {
+    /// Nobody.
+    #[default]
+    Off,
+    /// Each device of a user for itself.
+    Device,
+    /// The first device for all of the user's: the others are told, and do not get the messages any more.
+    User,
 }
 
 /// A format of message deltas.

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::channel::Ack;
 use crate::effect::settings;
 use crate::engine_kind::{
     EngineDurability, EngineKind, EngineLayout, EngineReadFrom, EngineTopology, EngineWhenFull,
@@ -169,6 +170,9 @@ settings! {
         pub sync_interval_ms: u64 => NextStart,
     }
 }
+
+/// Messages of an engine in which the cursors of a user in a channel are kept.
+const ACK_RECORDS: u32 = 8;
 
 impl Default for Engine {
     fn default() -> Engine {
@@ -607,8 +611,18 @@ impl Engine {
             }
             return;
         }
+        let acks = options.ack != Ack::Off;
+        if acks && self.layout == EngineLayout::Centrifugo {
+            let fix = "leave it out, or name an engine of Dunlin's layout";
+            errors.add(path.join("ack"), "Centrifugo has no cursors beside its channels", fix);
+        }
         if self.kind != EngineKind::Nats || !options.has_history() {
             return;
+        }
+        if acks && self.stream_channel_messages_max < ACK_RECORDS {
+            let message = format!("a cursor is {ACK_RECORDS} messages in its engine");
+            let fix = "raise `stream_channel_messages_max` of the engine";
+            errors.add(path.join("ack"), message, fix);
         }
         if !self.jetstream {
             let fix = "set `jetstream = true` of the engine, or keep nothing";

@@ -65,7 +65,7 @@ pub use budget::{ClientBudget, SharedBudget};
 pub use change::{Change, Operation};
 pub use changes::Changes;
 pub use channel::{
-    Channel, ChannelOptions, DeltaType, Overflow, PRIVATE_PREFIX, RecoveryMode, split_channel,
+    Ack, Channel, ChannelOptions, DeltaType, Overflow, PRIVATE_PREFIX, RecoveryMode, split_channel,
 };
 pub use claim_path::ClaimPath;
 pub use client::{

@@ -9,7 +9,7 @@ use crate::path::Path;
 use crate::placeholder;
 use crate::pusher;
 use crate::snapshot::changes;
-use crate::{ChannelOptions, ClaimPath, Config, Map, Serves, TokenRules};
+use crate::{Ack, ChannelOptions, ClaimPath, Config, Map, RecoveryMode, Serves, TokenRules};
 
 /// Most bytes added to a publication on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
@@ -427,6 +427,17 @@ pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut Config
             "history_meta_ttl_ms",
             "messages would outlive the offset they were numbered with",
             "set it to at least `history_ttl_ms`",
+        );
+    }
+    let acks = options.ack != Ack::Off;
+    if acks && !options.recover {
+        push("ack", "what is not acknowledged comes again by recovery", "set `recover = true`");
+    }
+    if acks && options.force_recovery_mode != RecoveryMode::Stream {
+        push(
+            "ack",
+            "a recovery of the last message alone skips others",
+            "leave `force_recovery_mode` out",
         );
     }
     for (key, on) in [("recover", options.recover), ("positioned", options.positioned)] {

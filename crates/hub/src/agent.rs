@@ -113,6 +113,8 @@ pub(crate) enum EngineWaiterKind {
     Publish { from: u8, request: WaiterId, reported: Option<Box<(Arc<str>, PublicationParts)>> },
     /// A worker's history read.
     History { from: u8, request: WaiterId },
+    /// A round of the cursors in the record of this name.
+    Cursor(Arc<str>),
     /// A worker's history removal.
     RemoveHistory { from: u8, request: WaiterId },
     /// An agent's subscription.

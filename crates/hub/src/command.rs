@@ -1,5 +1,6 @@
 //! Arguments of hub operations.
 
+use crate::cursor::CursorOwner;
 use crate::encode::EncodingId;
 use crate::position::StreamPosition;
 use crate::publication::{PayloadFormat, Tags};
@@ -57,6 +58,8 @@ pub struct SubscribeOptions {
     pub positioned: bool,
     /// The client may reconnect and recover.
     pub recoverable: bool,
+    /// Begin at this cursor, in a channel with [acknowledgements](crate::ChannelOptions::ack), and not before `recover`.
+    pub cursor: Option<Box<CursorOwner>>,
     /// Send deltas, if the channel supports them. Not for filtered subscriptions.
     pub delta: bool,
     /// Send only publications that pass this filter.
@@ -108,6 +111,7 @@ impl SubscribeOptions {
     /// Adapts the options to a wildcard, which has neither stream nor presence. A requested recovery fails.
     pub(crate) fn follow_nothing(&mut self) {
         self.recover = self.recover.map(|_| StreamPosition::BARRED);
+        self.cursor = None;
         (self.reject_unrecovered, self.positioned, self.recoverable) = (false, false, false);
         (self.delta, self.join_leave, self.list_members) = (false, false, false);
     }
@@ -314,4 +318,12 @@ pub struct HubStats {
     pub engine_unrepaired: u64,
     /// Idempotency keys evicted before their time to live ended.
     pub idempotency_evicted: u64,
+    /// Acknowledgements that moved a cursor of a channel at home here.
+    pub acks: u64,
+    /// Cursors of devices that had not moved for as long as they are kept.
+    pub cursors_expired: u64,
+    /// Users with cursors in channels in memory.
+    pub cursor_records: u64,
+    /// Memory used by them.
+    pub cursor_bytes: u64,
 }

@@ -42,6 +42,31 @@ pub enum Error {
         "it is not stored on a disk, and can be neither `written` nor `synced`; leave out `durability`, or give its namespace an `engine` of type \"disk\" and a history"
     )]
     NotDurable,
+    /// The channel's namespace has no acknowledgements.
+    #[error(
+        "the channel has no acknowledgements; set `ack` of its namespace, and the history that it needs"
+    )]
+    AckOff,
+    /// An acknowledgement, or a subscription that begins at a cursor, of an anonymous client.
+    #[error("a cursor is a user's, and this client has no user; give its token a `sub`")]
+    AckWithoutUser,
+    /// The name of a device or of a user is too long for a cursor.
+    #[error("the device has at most 128 bytes, and the user 1024")]
+    DeviceName,
+    /// The acknowledged offset is 0, or beyond the last publication.
+    #[error("no publication has this offset; the first has 1 and the last {top}")]
+    AckOffset {
+        /// Offset of the last publication.
+        top: u64,
+    },
+    /// The user has cursors of as many devices as it may.
+    #[error(
+        "the user has acknowledged from as many devices as it may; raise `ack_devices_max` of the namespace, or wait until one expires"
+    )]
+    TooManyDevices,
+    /// The namespace has no memory for another cursor.
+    #[error("the namespace has no room for another cursor; raise its `ack_bytes_max`")]
+    CursorsFull,
     /// The epoch is not that of the stream. Contains the stream's position.
     #[error("unrecoverable position")]
     UnrecoverablePosition(crate::position::StreamPosition),

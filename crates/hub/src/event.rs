@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::cursor::CursorState;
 use crate::error::Error;
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Durability, Publication};
@@ -36,6 +37,13 @@ pub enum Event {
         token: u64,
         /// The publications.
         result: Result<History, Error>,
+    },
+    /// Ends [`Hub::handle_cursor`](crate::Hub::handle_cursor).
+    Cursor {
+        /// The caller's token.
+        token: u64,
+        /// Where the cursor stands. An acknowledgement that was stored survives what a publication survives.
+        result: Result<CursorState, Error>,
     },
     /// Ends [`Hub::handle_history_remove`](crate::Hub::handle_history_remove).
     HistoryRemoved {
@@ -161,6 +169,8 @@ pub struct Subscribed {
     /// [requested](crate::SubscribeOptions::list_members). Later changes are sent as join and leave pushes. In no
     /// particular order.
     pub members: Vec<Arc<ClientInfo>>,
+    /// Where the subscription's cursor stands, if it [began](crate::SubscribeOptions::cursor) there.
+    pub cursor: Option<Box<CursorState>>,
 }
 
 /// A publication that was accepted.

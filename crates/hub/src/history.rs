@@ -76,6 +76,11 @@ impl Stream {
         StreamPosition { offset: self.top, epoch: self.epoch }
     }
 
+    /// Offset of the first publication that is stored; after the top if none is.
+    pub(crate) fn first(&self) -> u64 {
+        self.publications.front().map_or(self.top + 1, |first| first.offset())
+    }
+
     /// Memory of the publications.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

@@ -12,6 +12,7 @@ mod channel_table;
 pub mod code;
 mod command;
 mod config;
+mod cursor;
 mod encode;
 pub mod engine;
 mod error;
@@ -55,6 +56,7 @@ pub use command::{
     SendToUser, SessionFilter, SessionView, SubscribeOptions, SubscribeUser, UnsubscribeUser,
 };
 pub use config::{HubConfig, Now};
+pub use cursor::{CURSOR_USER_BYTES_MAX, CursorOwner, CursorState, DEVICE_BYTES_MAX};
 pub use encode::{ENCODINGS_MAX, Encode, EncodingId, Outgoing, Patch};
 pub use error::Error;
 pub use event::{ChannelSummary, Event, History, Info, PresenceStats, Published, Subscribed};
@@ -64,7 +66,7 @@ pub use hub::{
 };
 pub use member_event::MemberEvent;
 pub use message::HubMessage;
-pub use options::{ChannelOptions, ChannelRef, OverflowPolicy, RecoveryMode};
+pub use options::{AckOptions, ChannelOptions, ChannelRef, OverflowPolicy, RecoveryMode};
 pub use pacing::{BURST_MS, Pacing};
 pub use position::{Epoch, StreamPosition};
 pub use publication::{

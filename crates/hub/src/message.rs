@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::command::{HistoryFilter, SessionFilter, SubscribeOptions};
+use crate::cursor::{CursorOwner, CursorRequest, CursorState};
 use crate::error::Error;
 use crate::event::{History, Info, Published};
 use crate::options::ChannelOptions;
@@ -58,6 +59,7 @@ pub(crate) enum HubMessageKind {
         channel: Arc<str>,
         namespace: Arc<str>,
     },
+    Cursor(Box<CursorRequest>),
     Presence {
         request: WaiterId,
         channel: Arc<str>,
@@ -102,6 +104,10 @@ pub(crate) struct SubscribeRequest {
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) since: Option<StreamPosition>,
+    /// It begins at this cursor, but for `since`.
+    pub(crate) cursor: Option<Box<CursorOwner>>,
+    /// Where that stands, once it is known.
+    pub(crate) cursor_state: Option<CursorState>,
     /// Refuse the subscription if it cannot recover from its position.
     pub(crate) reject_unrecovered: bool,
     /// The entry for the presence list.
@@ -142,7 +148,9 @@ pub(crate) enum ReplyContent {
         recovered: bool,
         publications: Vec<Publication>,
         members: Vec<Arc<ClientInfo>>,
+        cursor: Option<Box<CursorState>>,
     },
+    Cursor(CursorState),
     Published(Published),
     History(History),
     HistoryRemoved,
@@ -212,6 +220,9 @@ impl HubMessageKind {
                 Self::Reply(reply) => size_of::<HubReply>() + reply.content.cost(),
                 Self::Subscribe(_) => size_of::<SubscribeRequest>(),
                 Self::History(_) => size_of::<HistoryRequest>(),
+                Self::Cursor(asked) => {
+                    size_of::<CursorRequest>() + asked.owner.user.len() + asked.owner.device.len()
+                }
                 Self::Scatter { scatter, .. } => scatter.cost(),
                 _ => 0,
             }

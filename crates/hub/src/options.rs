@@ -67,6 +67,22 @@ pub struct ChannelOptions {
     pub recovery_publications_max: u32,
     /// Most bytes of publications of one recovery. 0: no limit. Callers limit other responses to clients to it, too.
     pub recovery_bytes_max: usize,
+    /// Clients acknowledge publications; `None`: they do not.
+    pub ack: Option<AckOptions>,
+}
+
+/// How acknowledgements of a channel are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AckOptions {
+    /// One cursor stands for all devices of a user; otherwise each device has its own.
+    pub by_user: bool,
+    /// Milliseconds for which a cursor is kept that does not move.
+    pub ttl_ms: u64,
+    /// Most devices of a user with cursors.
+    pub devices_max: u8,
+    /// Most bytes of the namespace's cursors in memory, on all workers together; `None`: no limit. Cursors in an
+    /// engine are bounded by it.
+    pub bytes_max: Option<usize>,
 }
 
 impl Default for ChannelOptions {
@@ -93,6 +109,7 @@ impl Default for ChannelOptions {
             publication_bytes_max: 0,
             recovery_publications_max: 0,
             recovery_bytes_max: 0,
+            ack: None,
         }
     }
 }
@@ -112,6 +129,7 @@ impl ChannelOptions {
             delta_publish: false,
             force_positioning: false,
             force_recovery: false,
+            ack: None,
             ..self.clone()
         }
     }

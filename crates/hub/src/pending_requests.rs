@@ -36,6 +36,7 @@ pub(crate) enum Waiter {
     Publish { token: u64, home: u8 },
     History { token: u64, home: u8 },
     HistoryRemove { token: u64, home: u8 },
+    Cursor { token: u64, home: u8 },
     Presence { token: u64, home: u8, stats: bool },
     ScatterGather(Box<ScatterGather>),
 }
@@ -116,7 +117,7 @@ impl SubscriptionMode {
     pub(crate) fn new(asked: SubscribeOptions, channel: &ChannelOptions) -> Self {
         let recoverable = asked.recoverable || channel.force_recovery;
         Self {
-            was_recovering: asked.recover.is_some(),
+            was_recovering: asked.recover.is_some() || asked.cursor.is_some(),
             positioned: asked.positioned || recoverable || channel.force_positioning,
             recoverable,
             join_leave: asked.join_leave || channel.force_push_join_leave,
@@ -145,6 +146,7 @@ impl Waiter {
             Self::Publish { home, .. }
             | Self::History { home, .. }
             | Self::HistoryRemove { home, .. }
+            | Self::Cursor { home, .. }
             | Self::Presence { home, .. } => *home == worker,
             Self::ScatterGather(_) => false,
         }

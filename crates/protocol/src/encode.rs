@@ -276,13 +276,19 @@ impl dunlin_hub::Encode for FrameEncoder {
     }
 
     fn is_of_device(&self, conn_info: &[u8], device: &str) -> bool {
-        #[derive(Deserialize)]
-        struct Info<'a> {
-            #[serde(borrow)]
-            device: Cow<'a, str>,
-        }
-        json::from_slice::<Info<'_>>(conn_info).is_ok_and(|info| info.device == device)
+        device_of(conn_info).is_some_and(|of| of == device)
     }
+}
+
+/// Returns the `device` of a JSON object, if it has one that is text: of what is known about a connection, or of what its client
+/// sends when it connects.
+pub fn device_of(object: &[u8]) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Device<'a> {
+        #[serde(borrow, deserialize_with = "json::text")]
+        device: Cow<'a, str>,
+    }
+    json::from_slice::<Device<'_>>(object).ok().map(|of| of.device)
 }
 
 /// Returns the server's ping, an empty message. It is a constant of the encoding, so pings cost no encoding. Empty for

@@ -14,7 +14,7 @@ pub mod pusher;
 pub mod stream;
 
 pub use codec::Codec;
-pub use encode::{FrameEncoder, end_of_stream, ping};
+pub use encode::{FrameEncoder, device_of, end_of_stream, ping};
 pub use encoding::{Encoding, Format};
 pub use json::{Json, ProtocolError};
 pub use payload::Payload;

@@ -147,6 +147,7 @@ impl Claims {
                 .map_err(|error| Error::Malformed(error.to_string()))?,
             subscriptions,
             capabilities: self.caps,
+            device: None,
         })
     }
 

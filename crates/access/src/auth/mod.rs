@@ -123,6 +123,8 @@ pub struct Identity {
     pub subscriptions: BTreeMap<String, SubscribeOptions>,
     /// What it may do in channels in addition to what their namespaces allow (`caps`).
     pub capabilities: Capabilities,
+    /// The device that the client names itself, unless `info` names one.
+    pub device: Option<Box<str>>,
 }
 
 /// The content of a subscription token: this user may subscribe to this channel.

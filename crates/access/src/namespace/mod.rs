@@ -10,11 +10,11 @@ use std::sync::Arc;
 use crate::namespace::bounded_regex::BoundedRegex;
 use crate::namespace::expression::Expressions;
 use dunlin_config::{
-    Config, DeltaType, EngineDurability, Map, Overflow, RecoveryMode, split_channel,
+    Ack, Config, DeltaType, EngineDurability, Map, Overflow, RecoveryMode, split_channel,
 };
 use dunlin_engine::nats::RawSubjects;
 use dunlin_hub::wildcard::NameKind;
-use dunlin_hub::{ChannelOptions, Durability, glob};
+use dunlin_hub::{AckOptions, ChannelOptions, Durability, glob};
 
 pub use self::variants::ChannelVariants;
 
@@ -182,6 +182,13 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
             .unwrap_or(u32::MAX),
         recovery_publications_max: config.limits.recovery_messages_max,
         recovery_bytes_max: config.limits.answer_bytes_max.min(config.limits.outbox_bytes_max),
+        ack: (rules.ack != Ack::Off).then(|| AckOptions {
+            by_user: rules.ack == Ack::User,
+            ttl_ms: rules.ack_ttl_ms,
+            devices_max: u8::try_from(rules.ack_devices_max).unwrap_or(u8::MAX),
+            bytes_max: (rules.ack_bytes_max > 0)
+                .then(|| usize::try_from(rules.ack_bytes_max).unwrap_or(usize::MAX)),
+        }),
     }
 }
 

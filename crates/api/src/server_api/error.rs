@@ -174,10 +174,18 @@ impl From<dunlin_hub::Error> for ApiError {
             | Hub::NoSession
             | Hub::Wildcard
             | Hub::PayloadAlone
-            | Hub::NotDurable => ApiErrorCode::BadRequest.with_reason(error),
+            | Hub::NotDurable
+            | Hub::AckWithoutUser
+            | Hub::DeviceName
+            | Hub::AckOffset { .. } => ApiErrorCode::BadRequest.with_reason(error),
             Hub::BadRequest => ApiErrorCode::BadRequest.into(),
-            Hub::HistoryOff | Hub::PresenceOff => ApiErrorCode::NotAvailable.with_reason(error),
+            Hub::HistoryOff | Hub::PresenceOff | Hub::AckOff => {
+                ApiErrorCode::NotAvailable.with_reason(error)
+            }
             Hub::LimitExceeded => ApiErrorCode::LimitExceeded.into(),
+            Hub::TooManyDevices | Hub::CursorsFull => {
+                ApiErrorCode::LimitExceeded.with_reason(error)
+            }
             Hub::UnrecoverablePosition(_) => ApiErrorCode::UnrecoverablePosition.into(),
             _ => ApiErrorCode::Internal.with_reason(error),
         }

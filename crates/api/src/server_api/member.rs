@@ -10,8 +10,8 @@ use super::body::{
 };
 use super::method::Method;
 use super::request::{
-    BlockUserRequest, ChannelRequest, ChannelsRequest, ConnectionsRequest,
-    InvalidateUserTokensRequest, RevokeTokenRequest, UnblockUserRequest,
+    AckRequest, BlockUserRequest, ChannelRequest, ChannelsRequest, ConnectionsRequest,
+    InvalidateUserTokensRequest, RevokeTokenRequest, UnblockUserRequest, UnreadRequest,
 };
 
 /// Names of members.
@@ -31,6 +31,8 @@ pub(super) fn members(method: Method) -> Members {
             of::<ChannelRequest<'_>>()
         }
         Method::History => of::<HistoryBody<'_>>(),
+        Method::Ack => of::<AckRequest<'_>>(),
+        Method::Unread => of::<UnreadRequest<'_>>(),
         Method::RevokeToken => of::<RevokeTokenRequest<'_>>(),
         Method::InvalidateUserTokens => of::<InvalidateUserTokensRequest<'_>>(),
         Method::BlockUser => of::<BlockUserRequest<'_>>(),

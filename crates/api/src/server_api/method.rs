@@ -51,6 +51,10 @@ methods! {
     History = "history", 6;
     /// Removes the publications of a channel, not its position.
     HistoryRemove = "history_remove", 7;
+    /// Acknowledges publications for a user.
+    Ack = "ack", 106;
+    /// Reads how much a user has not acknowledged.
+    Unread = "unread", 107;
     /// Sends a message to a user's sessions, outside any channel.
     Send = "send", 104;
     /// Revokes a token by its id.
@@ -88,7 +92,9 @@ impl Method {
             | Method::Presence
             | Method::PresenceStats
             | Method::History
-            | Method::HistoryRemove => false,
+            | Method::HistoryRemove
+            | Method::Ack
+            | Method::Unread => false,
             Method::Subscribe
             | Method::Unsubscribe
             | Method::Disconnect

@@ -32,6 +32,14 @@ impl<'a> Request<'a> {
                 visit(&mut of.channel)
             }
             Request::History(of) => visit(&mut of.channel),
+            Request::Ack(of) => {
+                visit(&mut of.user)?;
+                visit(&mut of.channel)
+            }
+            Request::Unread(of) => {
+                visit(&mut of.user)?;
+                visit(&mut of.channel)
+            }
             Request::RevokeToken(of) => visit(&mut of.uid),
             Request::InvalidateUserTokens(of) => visit(&mut of.user),
             Request::BlockUser(of) => visit(&mut of.user),

@@ -43,6 +43,10 @@ pub enum Request<'a> {
     History(HistoryRequest<'a>),
     /// See [`Method::HistoryRemove`].
     HistoryRemove(ChannelRequest<'a>),
+    /// See [`Method::Ack`].
+    Ack(AckRequest<'a>),
+    /// See [`Method::Unread`].
+    Unread(UnreadRequest<'a>),
     /// See [`Method::Send`].
     Send(SendRequest<'a>),
     /// See [`Method::RevokeToken`].
@@ -100,6 +104,18 @@ impl<'a> Request<'a> {
                 Request::History(json::from_slice::<HistoryBody<'_>>(body)?.validate()?)
             }
             Method::HistoryRemove => Request::HistoryRemove(ChannelRequest::parse(body)?),
+            Method::Ack => {
+                let request: AckRequest<'_> = json::from_slice(body)?;
+                given("user", &request.user)?;
+                given("channel", &request.channel)?;
+                Request::Ack(request)
+            }
+            Method::Unread => {
+                let request: UnreadRequest<'_> = json::from_slice(body)?;
+                given("user", &request.user)?;
+                given("channel", &request.channel)?;
+                Request::Unread(request)
+            }
             Method::Send => Request::Send(json::from_slice::<SendBody<'_>>(body)?.validate()?),
             Method::RevokeToken => {
                 let request: RevokeTokenRequest<'_> = json::from_slice(body)?;
@@ -159,6 +175,8 @@ impl<'a> Request<'a> {
             Request::PresenceStats(_) => Method::PresenceStats,
             Request::History(_) => Method::History,
             Request::HistoryRemove(_) => Method::HistoryRemove,
+            Request::Ack(_) => Method::Ack,
+            Request::Unread(_) => Method::Unread,
             Request::Send(_) => Method::Send,
             Request::RevokeToken(_) => Method::RevokeToken,
             Request::InvalidateUserTokens(_) => Method::InvalidateUserTokens,
@@ -177,10 +195,12 @@ impl<'a> Request<'a> {
                 Some(CommandKind::Publish)
             }
             Request::Subscribe(_) | Request::Unsubscribe(_) => Some(CommandKind::Subscribe),
-            Request::History(_) | Request::Presence(_) | Request::PresenceStats(_) => {
-                Some(CommandKind::Read)
-            }
+            Request::History(_)
+            | Request::Unread(_)
+            | Request::Presence(_)
+            | Request::PresenceStats(_) => Some(CommandKind::Read),
             Request::HistoryRemove(_)
+            | Request::Ack(_)
             | Request::Disconnect(_)
             | Request::Refresh(_)
             | Request::RevokeToken(_)
@@ -391,6 +411,42 @@ impl HistoryRequest<'_> {
             ..HistoryFilter::default()
         }
     }
+}
+
+/// Acknowledges everything up to a publication, for a device of a user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AckRequest<'a> {
+    /// The user, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub user: Cow<'a, str>,
+    /// The channel, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+    /// The device, where each acknowledges for itself.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub device: Cow<'a, str>,
+    /// The offset of the last publication that is acknowledged.
+    #[serde(deserialize_with = "json::nullable")]
+    pub offset: u64,
+    /// Its epoch; empty: the present one.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub epoch: Cow<'a, str>,
+}
+
+/// Reads where the cursor of a device of a user stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UnreadRequest<'a> {
+    /// The user, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub user: Cow<'a, str>,
+    /// The channel, not empty.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub channel: Cow<'a, str>,
+    /// The device, where each acknowledges for itself.
+    #[serde(borrow, deserialize_with = "json::text")]
+    pub device: Cow<'a, str>,
 }
 
 /// Revokes a token by its id: rejects it and disconnects its clients.

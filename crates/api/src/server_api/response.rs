@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use dunlin_hub::{ChannelSummary, ClientInfo, Durability, History, Info, PresenceStats, Published};
-use dunlin_protocol::centrifuge::{write_epoch, write_presence, write_publications};
+use dunlin_hub::{
+    ChannelSummary, ClientInfo, CursorState, Durability, History, Info, PresenceStats, Published,
+};
+use dunlin_protocol::centrifuge::{write_cursor, write_epoch, write_presence, write_publications};
 use dunlin_protocol::json::Object;
 
 use super::error::{ApiError, ApiErrorCode};
@@ -27,6 +29,8 @@ pub enum CommandOutcome {
     PresenceStats(PresenceStats),
     /// Publications from the channel's history.
     History(History),
+    /// Where a cursor stands.
+    Cursor(CursorState),
     /// Connections.
     Connections(ConnectionPage),
     /// Channels with subscribers.
@@ -286,6 +290,7 @@ impl CommandOutcome {
                 result.integer("offset", history.position.offset);
                 result.end();
             }
+            CommandOutcome::Cursor(state) => write_cursor(out, None, state),
             CommandOutcome::Connections(page) => page.write(out),
             CommandOutcome::Channels(channels) => {
                 let mut result = Object::begin(out);

@@ -80,6 +80,8 @@ fn channels<'a>(request: &'a Request<'_>) -> Option<Vec<&'a str>> {
             vec![&*of.channel]
         }
         Request::History(of) => vec![&*of.channel],
+        Request::Ack(of) => vec![&*of.channel],
+        Request::Unread(of) => vec![&*of.channel],
         Request::Disconnect(_)
         | Request::Refresh(_)
         | Request::Send(_)
@@ -101,6 +103,7 @@ impl Method {
             Method::Presence
                 | Method::PresenceStats
                 | Method::History
+                | Method::Unread
                 | Method::Connections
                 | Method::Channels
                 | Method::Info

@@ -113,13 +113,15 @@ impl Hub {
                     agent.inherits = inherits;
                 }
             }
-            EngineEvent::Published { token, result } => {
-                let ended = self.engines.end(engine, token);
-                if let Some(EngineWaiterKind::Publish { from, request, reported }) = ended {
+            EngineEvent::Published { token, result } => match self.engines.end(engine, token) {
+                Some(EngineWaiterKind::Publish { from, request, reported }) => {
                     self.engine_published(from, request, reported, result);
                 }
-            }
+                Some(EngineWaiterKind::Cursor(name)) => self.round_written(&name, result),
+                _ => {}
+            },
             EngineEvent::History { token, result } => match self.engines.end(engine, token) {
+                Some(EngineWaiterKind::Cursor(name)) => self.round_read(&name, result),
                 Some(EngineWaiterKind::History { from, request }) => {
                     let content = result.map_or_else(ReplyContent::Failed, ReplyContent::History);
                     self.reply(from, request, content);
@@ -291,6 +293,12 @@ impl Hub {
             }
             EngineWaiterKind::Read { at, incarnation } => {
                 self.agent_read(at, incarnation, Err(Error::EngineUnavailable));
+            }
+            EngineWaiterKind::Cursor(name) => {
+                let is_written = self.is_round_written(&name);
+                let error =
+                    if is_written { Error::EngineUncertain } else { Error::EngineUnavailable };
+                self.fail_round(&name, error);
             }
             EngineWaiterKind::Positions(_) => {}
         }

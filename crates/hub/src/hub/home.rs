@@ -22,6 +22,7 @@ use crate::session_id::SessionId;
 
 impl Hub {
     pub(super) fn home_subscribe(&mut self, from: u8, asked: SubscribeRequest) {
+        let Some(asked) = self.wait_for_cursor(from, asked) else { return };
         let Some(asked) = self.wait_for_members(from, asked) else { return };
         if let Some(engine) = self.engines.of(&asked.options.namespace) {
             return self.agent_subscribe(engine, from, asked);
@@ -101,6 +102,7 @@ impl Hub {
             recovered: recovered.is_some(),
             publications: recovered.unwrap_or_default(),
             members,
+            cursor: asked.cursor_state.map(Box::new),
         };
         // The reply comes first: everything sent to `from` after it is for the subscriber. Without room for
         // the reply there is no subscriber.
@@ -139,6 +141,7 @@ impl Hub {
         last: bool,
     ) {
         if last || member.is_some() {
+            self.forget_cursors(channel, from, member.filter(|_| !last));
             self.remote_members.forget_waiting(channel, from, member.filter(|_| !last));
         }
         let Some(at) = self.homes.find(&self.names, channel) else { return };
@@ -404,7 +407,7 @@ impl Hub {
     }
 
     /// Removes the record of a channel that was not used because a limit was reached.
-    fn remove_if_unused(&mut self, channel: &str) {
+    pub(super) fn remove_if_unused(&mut self, channel: &str) {
         if let Some(at) = self.homes.find(&self.names, channel) {
             self.remove_if_empty(at);
         }

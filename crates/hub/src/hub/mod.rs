@@ -3,6 +3,7 @@
 mod agent;
 mod announce;
 mod channel_page;
+mod cursors;
 mod fan_out;
 mod flush;
 mod forms;
@@ -41,6 +42,7 @@ use crate::channel_filters::ChannelFilters;
 use crate::channel_table::ChannelTable;
 use crate::command::HubStats;
 use crate::config::{HubConfig, Now};
+use crate::cursor::{CursorRounds, CursorTable};
 use crate::encode::{ENCODINGS_MAX, Encode};
 use crate::error::Error;
 use crate::event::Event;
@@ -123,6 +125,8 @@ pub struct Hub {
     stream_timers: BinaryHeap<Reverse<(u64, u32, u32)>>,
     idempotency: Idempotency,
     engines: Engines,
+    cursors: CursorTable,
+    rounds: CursorRounds,
 
     /// The filters of channels with subscribers that filter or use deltas.
     filters: HashMap<u32, ChannelFilters, RandomState>,
@@ -213,6 +217,8 @@ impl Hub {
             stream_timers: BinaryHeap::new(),
             idempotency: Idempotency::new(config.idempotency_keys_max),
             engines: Engines::new(config.requests_max),
+            cursors: CursorTable::default(),
+            rounds: CursorRounds::default(),
             filters: HashMap::default(),
             filter_shares: FilterShares::default(),
             deltas: HashMap::default(),
@@ -373,6 +379,8 @@ impl Hub {
             channels: self.channels.len().into(),
             home_channels: self.homes.len().into(),
             history_bytes: self.history_bytes as u64,
+            cursor_records: self.cursors.len(),
+            cursor_bytes: self.cursors.bytes() as u64,
             filter_bytes: self.filter_shares.bytes() as u64,
             pending_memory_bytes: self.log.memory() as u64,
             pending_bytes: self.pending_bytes,
@@ -407,6 +415,7 @@ impl Hub {
             HubMessageKind::Describe { channel, info } => self.home_describe(&channel, &info),
             HubMessageKind::Publish(request) => self.home_publish(from, *request),
             HubMessageKind::History(request) => self.home_history(from, &request),
+            HubMessageKind::Cursor(request) => self.home_cursor(from, *request),
             HubMessageKind::HistoryRemove { request, channel, namespace } => {
                 self.home_history_remove(from, request, channel, &namespace);
             }

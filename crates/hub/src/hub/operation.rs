@@ -189,9 +189,9 @@ impl Hub {
         let event = match (waiter, content) {
             (
                 Waiter::Subscribe(pending),
-                ReplyContent::Subscribed { position, recovered, publications, members },
+                ReplyContent::Subscribed { position, recovered, publications, members, cursor },
             ) => {
-                let recovered = Recovered { recovered, publications, members };
+                let recovered = Recovered { recovered, publications, members, cursor };
                 return self.handle_subscribed(*pending, position, recovered);
             }
             (Waiter::Publish { token, .. }, ReplyContent::Published(published)) => {
@@ -199,6 +199,9 @@ impl Hub {
             }
             (Waiter::History { token, .. }, ReplyContent::History(history)) => {
                 Event::History { token, result: Ok(history) }
+            }
+            (Waiter::Cursor { token, .. }, ReplyContent::Cursor(state)) => {
+                Event::Cursor { token, result: Ok(state) }
             }
             (Waiter::HistoryRemove { token, .. }, ReplyContent::HistoryRemoved) => {
                 Event::HistoryRemoved { token, result: Ok(()) }
@@ -231,6 +234,7 @@ impl Hub {
             Waiter::Subscribe(pending) => return self.fail_subscribe(&pending, error),
             Waiter::Publish { token, .. } => Event::Published { token, result: Err(error) },
             Waiter::History { token, .. } => Event::History { token, result: Err(error) },
+            Waiter::Cursor { token, .. } => Event::Cursor { token, result: Err(error) },
             Waiter::HistoryRemove { token, .. } => {
                 Event::HistoryRemoved { token, result: Err(error) }
             }
@@ -255,7 +259,7 @@ impl Hub {
     }
 
     /// A channel's home worker and the channel's name, shared.
-    fn home_of(&self, channel: &str) -> (u8, Arc<str>) {
+    pub(super) fn home_of(&self, channel: &str) -> (u8, Arc<str>) {
         (self.names.home(self.names.hash(channel)), self.shared_name(channel))
     }
 }

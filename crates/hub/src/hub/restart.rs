@@ -53,6 +53,7 @@ impl Hub {
             }
         }
 
+        self.forget_cursors_of(worker);
         self.remote_members.forget_worker(worker);
         for at in self.homes.indices() {
             if self.homes.get(at).is_none() {

@@ -11,6 +11,7 @@ use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
 use crate::command::SubscribeOptions;
 use crate::config::Now;
+use crate::cursor::{CursorOwner, CursorState};
 use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Subscribed};
@@ -26,11 +27,12 @@ use crate::shares::Owner;
 use crate::slots::NONE;
 
 /// The position to recover from.
-#[derive(Clone, Copy)]
 struct Since {
     recover: Option<StreamPosition>,
     /// See [`SubscribeOptions::reject_unrecovered`].
     rejects: bool,
+    /// See [`SubscribeOptions::cursor`].
+    cursor: Option<Box<CursorOwner>>,
 }
 
 /// The initial content of a subscription besides its position.
@@ -39,6 +41,7 @@ pub(super) struct Recovered {
     pub(super) recovered: bool,
     pub(super) publications: Vec<Publication>,
     pub(super) members: Vec<Arc<ClientInfo>>,
+    pub(super) cursor: Option<Box<CursorState>>,
 }
 
 impl Hub {
@@ -114,7 +117,14 @@ impl Hub {
         if options.wildcard {
             subscribe.follow_nothing();
         }
-        let since = Since { recover: subscribe.recover, rejects: subscribe.reject_unrecovered };
+        if options.ack.is_none() {
+            subscribe.cursor = None;
+        }
+        let since = Since {
+            recover: subscribe.recover,
+            rejects: subscribe.reject_unrecovered,
+            cursor: subscribe.cursor.clone(),
+        };
         let recover = since.recover;
         if let Some(filter) = &subscribe.filter {
             let owner = self.sessions[slot].owner;
@@ -123,6 +133,7 @@ impl Hub {
         }
         let listed = options.presence || options.join_leave;
         let local = !listed
+            && since.cursor.is_none()
             && known.is_some_and(|at| self.can_answer(&self.channels[at], options, recover));
         let (member, chan_info) = (subscribe.member.take(), subscribe.chan_info.take());
         let says_more = member.is_some() || chan_info.is_some();
@@ -237,12 +248,14 @@ impl Hub {
         let options = Arc::clone(options);
         let waiter = Waiter::Subscribe(Box::new(pending));
         let request = self.request(home, waiter, |request| {
-            let Since { recover: since, rejects: reject_unrecovered } = since;
+            let Since { recover: since, rejects: reject_unrecovered, cursor } = since;
             let asked = SubscribeRequest {
                 request,
                 channel,
                 options,
                 since,
+                cursor,
+                cursor_state: None,
                 reject_unrecovered,
                 member,
                 list_members,
@@ -438,7 +451,7 @@ impl Hub {
         position: StreamPosition,
         recovered: Recovered,
     ) {
-        let Recovered { recovered, mut publications, members } = recovered;
+        let Recovered { recovered, mut publications, members, cursor } = recovered;
         let PendingSubscribe { token, session, subscription, mode, .. } = pending;
         let record = self.subscriptions[subscription];
         let (slot, at) = (record.slot(), record.channel);
@@ -500,6 +513,7 @@ impl Hub {
                 recoverable: mode.recoverable,
                 delta: mode.delta,
                 members,
+                cursor,
             });
             self.events.push_back(Event::Subscribed { token, session, channel: name, result });
         }

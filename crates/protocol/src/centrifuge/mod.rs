@@ -10,6 +10,7 @@
 //! [`ProtocolState`] checks the order of commands. Codes are in [`ErrorCode`], [`UnsubscribeCode`]
 //! and [`DisconnectCode`].
 
+mod ack;
 mod code;
 mod command;
 mod commands;
@@ -19,6 +20,7 @@ mod push;
 mod reply;
 mod state;
 
+pub use ack::{ACK, AckRequest, UNREAD, with_cursor, write_cursor};
 pub use code::{Disconnect, DisconnectCode, Error, ErrorCode, REASON_BYTES_MAX, UnsubscribeCode};
 pub use command::{
     ChannelRequest, Command, ConnectRequest, HistoryRequest, Position, PublishRequest,

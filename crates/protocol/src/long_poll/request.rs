@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use dunlin_wire::http1::query;
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, CursorError};
 use crate::json::ProtocolError;
 
 /// Limits of a request.
@@ -42,6 +42,10 @@ pub struct PollRequest<'a> {
     pub timeout_ms: u32,
     /// Connection token (JWT), for clients that cannot set the Authorization header.
     pub token: Cow<'a, str>,
+    /// Everything up to here is acknowledged: the cursor of an earlier response.
+    pub ack: Option<Cursor>,
+    /// The client's device, in channels with acknowledgements.
+    pub device: Cow<'a, str>,
 }
 
 impl<'a> PollRequest<'a> {
@@ -55,6 +59,8 @@ impl<'a> PollRequest<'a> {
             cursor: None,
             timeout_ms: limits.timeout_ms_default.min(limits.timeout_ms_max),
             token: Cow::Borrowed(""),
+            ack: None,
+            device: Cow::Borrowed(""),
         };
         for (name, value) in query::pairs(query) {
             match &*name {
@@ -101,12 +107,20 @@ impl<'a> PollRequest<'a> {
                     request.timeout_ms = timeout_ms.min(limits.timeout_ms_max);
                 }
                 "token" => request.token = value,
+                "ack" if value.is_empty() => request.ack = None,
+                "ack" => {
+                    let cursor = Cursor::parse(&value, limits.channels_max);
+                    let refused =
+                        |reason: CursorError| ProtocolError::new("ack", reason.to_string());
+                    request.ack = Some(cursor.map_err(refused)?);
+                }
+                "device" => request.device = value,
                 // Added by libraries to bypass caches.
                 "_" => {}
                 _ => {
                     return Err(ProtocolError::new(
                         &name,
-                        "is not a parameter; there are channel, cursor, timeout and token",
+                        "is not a parameter; there are ack, channel, cursor, device, timeout and token",
                     ));
                 }
             }

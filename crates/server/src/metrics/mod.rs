@@ -70,6 +70,10 @@ metrics! {
     EngineReads, Counter, "engine_reads_total", "Streams of engines read, for a gap or for a recovery.";
     EngineRepaired, Counter, "engine_gaps_repaired_total", "Gaps of engines that were repaired before a subscriber saw them.";
     EngineUnrepaired, Counter, "engine_gaps_unrepaired_total", "Gaps of engines that could not be repaired; the subscribers were notified.";
+    Acks, Counter, "acknowledgements_total", "Acknowledgements that moved a cursor.";
+    Cursors, Gauge, "cursors", "Users with cursors in channels in memory, each channel counted.";
+    CursorBytes, Gauge, "cursor_bytes", "Bytes of these cursors.";
+    CursorsExpired, Counter, "cursors_expired_total", "Cursors of devices that had not acknowledged for `ack_ttl_ms`.";
     Polls, Counter, "polls_total", "Long-poll requests.";
     Restarts, Counter, "worker_restarts_total", "Times this worker restarted after a panic.";
     Turns, Counter, "loop_turns_total", "Turns of the event loop.";

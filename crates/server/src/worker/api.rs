@@ -385,6 +385,14 @@ impl Api {
                 );
                 Ok(())
             }
+            Request::Ack(of) => {
+                let whose = (&*of.channel, &*of.user, &*of.device);
+                self.api_cursor(turn, place, whose, Some((of.offset, &of.epoch)))
+            }
+            Request::Unread(of) => {
+                let whose = (&*of.channel, &*of.user, &*of.device);
+                self.api_cursor(turn, place, whose, None)
+            }
             Request::Send(send) => self.send_to_user(turn, place, send),
             Request::RevokeToken(_)
             | Request::InvalidateUserTokens(_)

@@ -72,6 +72,7 @@ impl Clients {
                 turn.core.count(Metric::CommandErrors);
                 turn.core.reply(session, id, &Reply::Error(&error.into()));
             }
+            Pending::Ack(ref ack) => self.acknowledged(turn, ack, Err(error)),
             Pending::Pusher { session } => self.pusher_failed(turn.core, session, error),
             Pending::PusherSignIn { session, .. } => self.sign_in_failed(turn, session),
             Pending::MemberList(ref request) => {

@@ -4,8 +4,8 @@ use dunlin_hub::{ChannelRef, HistoryFilter, NewPublication, SessionId, Subscribe
 use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
-    Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode, HistoryRequest,
-    PublishRequest, Reply, Request, SubscribeRequest,
+    AckRequest, Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode,
+    HistoryRequest, PublishRequest, Reply, Request, SubscribeRequest,
 };
 
 use super::clients::Clients;
@@ -125,7 +125,9 @@ impl Clients {
         }
         let session = turn.cx.data(conn).and_then(|link| link.session());
         let Some(session) = session else { return Handled::Done };
+        let is_own = matches!(&command.request, Request::Rpc(rpc) if AckRequest::is_one(rpc));
         if self.deciders.has_authorizer()
+            && !is_own
             && self.consult_about(turn, (conn, session, id), &command.request, said)
         {
             return Handled::Done;
@@ -188,6 +190,7 @@ impl Clients {
                 Ok(()) => Ok(()),
                 Err(error) => return self.refuse_token(turn, conn, id, error),
             },
+            Request::Rpc(request) if is_own => self.acknowledge(turn, (session, id), request),
             Request::Rpc(request) => self.rpc(turn, conn, session, id, request),
             // Answered by ProtocolState::admit or above.
             Request::Connect(_) | Request::Send(_) | Request::Pong | Request::Unknown(_) => Ok(()),

@@ -7,6 +7,7 @@ use dunlin_hub::{Event, SessionId};
 use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, Reply, SubscribeResult};
 
+use super::acks::with_cursor;
 use super::clients::Clients;
 use super::parts::Pending;
 use super::turn::{Core, Turn};
@@ -109,6 +110,9 @@ impl Clients {
                 let bytes = turn.core.hub.outbox_bytes(session).saturating_sub(before) as u64;
                 turn.core.charge_namespace(&channel, Work { bytes, ..Work::default() });
             }
+            (Pending::Ack(ack), Event::Cursor { result, .. }) => {
+                self.acknowledged(turn, &ack, result);
+            }
             (Pending::Pusher { session }, event) => self.pusher_answered(turn.core, session, event),
             (Pending::PusherSignIn { session, user_data }, event) => {
                 self.sign_in_answered(turn, session, &user_data, &event);
@@ -122,7 +126,7 @@ impl Clients {
             (Pending::Api(place), event) => {
                 turn.core.api_answers.push_back((place, outcome_of(event).map_err(ApiError::from)));
             }
-            (Pending::Connect { .. } | Pending::MemberList(_), _) => {
+            (Pending::Connect { .. } | Pending::MemberList(_) | Pending::Ack(_), _) => {
                 debug_assert!(false, "only another answer is asked for with such a token");
             }
         }
@@ -134,6 +138,7 @@ impl Clients {
                 core.charge_recovery(&channel, &subscribed.publications);
                 let ttl_s = self.sessions.grants.ttl_s(session, &channel, core.clock.now());
                 let data = self.sessions.grants.take_data(session, &channel);
+                let data = with_cursor(data, &subscribed);
                 let result =
                     SubscribeResult { subscribed: &subscribed, ttl_s, data: data.as_deref() };
                 return core.reply(session, id, &Reply::Subscribe(&result));
@@ -200,6 +205,7 @@ fn token_of(event: &Event) -> Option<u64> {
         | Event::Published { token, .. }
         | Event::History { token, .. }
         | Event::HistoryRemoved { token, .. }
+        | Event::Cursor { token, .. }
         | Event::Presence { token, .. }
         | Event::PresenceStats { token, .. }
         | Event::Channels { token, .. }

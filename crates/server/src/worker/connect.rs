@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dunlin_hub::tenant::{NO_CONTROL, has_control};
-use dunlin_hub::{ChannelRef, NewSession, SessionId, SubscribeOptions};
+use dunlin_hub::{ChannelRef, DEVICE_BYTES_MAX, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::ConnId;
-use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     CommandError, ConnectRequest, ConnectResult, Disconnect, DisconnectCode, ErrorCode,
     RefreshResult, Reply,
 };
+use dunlin_protocol::{Encoding, device_of};
 
 use super::clients::Clients;
 use super::key_wait::{Handled, Unverified};
@@ -78,11 +78,13 @@ impl Clients {
         conn: ConnId,
         id: Option<u32>,
         request: &ConnectRequest<'_>,
-        accepted: AcceptedClient,
+        mut accepted: AcceptedClient,
     ) -> Handled {
         let Some(&mut Link { role: Role::Client(encoding), peer, .. }) = turn.cx.data(conn) else {
             return Handled::Done;
         };
+        let data = request.data.as_ref().map_or(&b""[..], |data| data.as_bytes());
+        accepted.identity.device = device_of(data).map(|device| bounded_device(&device));
         let identity = &accepted.identity;
         let of_token = identity.subscriptions.keys().map(String::as_str);
         let asked = request.subs.iter().filter(|_| !encoding.is_bidirectional());
@@ -274,6 +276,7 @@ impl Clients {
         };
         self.sessions.heartbeat.set_token(session, facts);
         self.sessions.capabilities.set(session, &identity.capabilities);
+        self.sessions.set_device(session, identity.device.as_deref());
         Some(session)
     }
 
@@ -577,6 +580,11 @@ impl Turn<'_, '_> {
             self.core.hub.close_session(now, session);
         }
     }
+}
+
+/// What is kept of a device that a client names: no more than shows whether it is too long.
+pub(super) fn bounded_device(device: &str) -> Box<str> {
+    device[..device.floor_char_boundary(DEVICE_BYTES_MAX + 4)].into()
 }
 
 /// Checks the names that a token, a backend or the program gives, before they are a tenant's.

@@ -38,6 +38,10 @@ impl Worker<'_> {
         counters.set(Metric::Unrecovered, hub.unrecovered);
         counters.set(Metric::BusRefused, hub.transmit_refused);
         for (metric, value) in [
+            (Metric::Acks, hub.acks),
+            (Metric::Cursors, hub.cursor_records),
+            (Metric::CursorBytes, hub.cursor_bytes),
+            (Metric::CursorsExpired, hub.cursors_expired),
             (Metric::EngineChannels, hub.engine_channels),
             (Metric::EngineHeldBytes, hub.engine_held_bytes),
             (Metric::EngineTimeouts, hub.engine_timeouts),

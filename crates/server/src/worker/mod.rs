@@ -20,6 +20,7 @@
 //! takes a message; [`adoption`] adopts settings, [`gauges`] publishes gauges, [`drain`] disconnects clients at shutdown.
 
 mod accept;
+mod acks;
 mod adoption;
 mod api;
 mod api_turns;

@@ -4,17 +4,19 @@
 //! assembles a subscription of any [`Source`], on every transport; [`Claim::standing`] says what of it still holds after its
 //! source was renewed, or the settings have changed. Neither does I/O.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dunlin_config::{ChannelOptions as Rules, OnFailure, PRIVATE_PREFIX};
 use dunlin_hub::tenant::bare;
 use dunlin_hub::{
-    ChannelOptions, CheckedSubscription, SessionId, StreamPosition, SubscribeOptions,
+    ChannelOptions, CheckedSubscription, CursorOwner, SessionId, StreamPosition, SubscribeOptions,
     SubscriberRights, SubscriptionBasis,
 };
 use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{Error, ErrorCode};
+use dunlin_protocol::device_of;
 
 use super::connect::one_line;
 use super::parts::{
@@ -80,6 +82,23 @@ pub(super) struct Subject<'a> {
     pub(super) user: &'a str,
     /// The `meta` of the connection's token or connect proxy.
     pub(super) meta: Option<&'a Meta>,
+    pub(super) device: Device<'a>,
+}
+
+/// Where the device of a client is named.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Device<'a> {
+    /// What its token or connect proxy says about the connection, JSON.
+    pub(super) info: Option<&'a [u8]>,
+    /// By the client.
+    pub(super) own: Option<&'a str>,
+}
+
+impl<'a> Device<'a> {
+    /// The device; empty if none is named. What a backend says goes first.
+    fn name(self) -> Cow<'a, str> {
+        self.info.and_then(device_of).or(self.own.map(Cow::Borrowed)).unwrap_or_default()
+    }
 }
 
 /// A client and a channel.
@@ -223,8 +242,21 @@ impl Claim<'_> {
             asked.recoverable = false;
             asked.positioned = false;
         }
+        if options.ack.is_some() {
+            // What is not acknowledged comes again, whatever the client has seen.
+            asked.cursor = Some(Box::new(self.cursor_owner()));
+            (asked.recover, asked.reject_unrecovered) = (None, false);
+        }
         asked.chan_info = given.info.as_deref().map(one_line);
         Entitlement { options, subscribe: asked, grant: None, data: None }
+    }
+
+    /// Whose cursor the client's is: it acknowledges for itself alone.
+    fn cursor_owner(&self) -> CursorOwner {
+        let Subject { user, device, .. } = self.subject;
+        // A client without a user has none, and the hub says so.
+        let user = if bare(user).is_empty() { "" } else { user };
+        CursorOwner { user: user.into(), device: device.name().into() }
     }
 
     /// Returns what of a subscription still holds. `grant`: what is kept of its source; `renewed`: what the connection's new token
@@ -405,7 +437,7 @@ impl Standings<'_> {
         let claim = Claim {
             namespace,
             channel,
-            subject: Subject { user, meta },
+            subject: Subject { user, meta, device: Device::default() },
             capable: self.capabilities.of_session(self.settings, session, channel),
         };
         let rights = claim.standing(basis, self.grants.get(session, channel), self.renewed);
@@ -423,10 +455,13 @@ impl Standings<'_> {
 impl Sessions {
     /// Returns the user of a session and, if an expression reads it, the connection's `meta`.
     fn subject<'w>(&'w self, core: &'w Core<'_>, session: SessionId) -> Subject<'w> {
-        let Some(view) = core.hub.session(session) else { return Subject { user: "", meta: None } };
+        let Some(view) = core.hub.session(session) else {
+            return Subject { user: "", meta: None, device: Device::default() };
+        };
+        let device = Device { info: core.hub.conn_info(session), own: self.device(session) };
         let looks_at_meta = core.settings.looks_at_meta;
         let meta = looks_at_meta.then(|| self.forwarded.meta(ConnId::from_u64(view.tag)));
-        Subject { user: view.user, meta: meta.flatten() }
+        Subject { user: view.user, meta: meta.flatten(), device }
     }
 
     /// Returns the claim of a client with a session.
@@ -458,7 +493,9 @@ impl Sessions {
         let capable = self.capabilities.granted(&core.settings, &identity.capabilities, channel);
         let meta = identity.meta.as_deref();
         let meta = meta.map(|meta| identity.parsed_meta.get_or_init(|| Meta::from(meta)));
-        let subject = Subject { user: &identity.user, meta };
+        let info = identity.info.as_deref().map(|info| info.get().as_bytes());
+        let device = Device { info, own: identity.device.as_deref() };
+        let subject = Subject { user: &identity.user, meta, device };
         Ok(Claim { namespace, channel, subject, capable })
     }
 
@@ -475,6 +512,25 @@ impl Sessions {
         let capable = claim.capable.union(self.grants.allow(session, channel));
         Claim { capable, ..claim }.may(permission, subscribed)?;
         Ok(Arc::clone(&claim.namespace.options))
+    }
+
+    /// Returns the client's own cursor in a channel. Whoever is subscribed acknowledges, for itself.
+    ///
+    /// # Errors
+    /// It is not subscribed.
+    pub(super) fn own_cursor(
+        &self,
+        core: &Core<'_>,
+        session: SessionId,
+        channel: &str,
+    ) -> Result<(Arc<ChannelOptions>, CursorOwner), Error<'static>> {
+        let claim = self.claim(core, session, channel)?;
+        if !core.hub.is_subscribed(session, channel) {
+            let why =
+                "only subscribers acknowledge, for themselves: subscribe to the channel first";
+            return Err(ErrorCode::PermissionDenied.with_reason(why));
+        }
+        Ok((Arc::clone(&claim.namespace.options), claim.cursor_owner()))
     }
 
     /// Returns the proxy that decides about this permission in a channel. `None` also where it is not asked: for private and
@@ -551,7 +607,7 @@ fn is_expressed<'s>(
     subject: impl FnOnce() -> Subject<'s>,
 ) -> bool {
     expression(namespace, channel, permission).is_some_and(|expression| {
-        let Subject { user, meta } = subject();
+        let Subject { user, meta, .. } = subject();
         expression.admits(&ExpressionInput {
             user: bare(user),
             channel: bare(channel),

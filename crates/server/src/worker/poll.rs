@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ChannelRef, Event, HistoryFilter, NewSession, SessionId, StreamPosition, SubscribeOptions,
+    tenant,
 };
 use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
@@ -18,10 +19,10 @@ use dunlin_protocol::long_poll::{PollLimits, PollRequest, Since};
 
 use super::clients::Clients;
 use super::command_timer::CommandTimer;
-use super::connect::one_line;
+use super::connect::{bounded_device, one_line};
 use super::key_wait::Unverified;
 use super::link::{NO_PARAMS, Peer, Role};
-use super::parts::{Missed, Pending, Poll, PollStep};
+use super::parts::{AckBy, Missed, Pending, PendingAck, Poll, PollStep};
 use super::permission::{Entitlement, Source};
 use super::program::{ImmediateDecision, NO_SESSION};
 use super::reply::PlainResponse;
@@ -80,7 +81,10 @@ impl Clients {
         let token =
             if request.token.is_empty() { credentials.unwrap_or("") } else { &request.token };
         let identity = match self.sessions.identify(turn.core, token) {
-            Ok(identity) => identity,
+            Ok(identity) => Identity {
+                device: (!request.device.is_empty()).then(|| bounded_device(&request.device)),
+                ..identity
+            },
             Err(Unverified::Refused(error)) => {
                 let temporary = matches!(&error, CommandError::Reply(error) if error.temporary);
                 let status = if temporary { 503 } else { 401 };
@@ -139,6 +143,11 @@ impl Clients {
                 }
             }
         }
+        let acks = |of: &PollSubscription| of.entitlement.subscribe.cursor.is_some();
+        if request.ack.is_some() && !subscriptions.iter().any(acks) {
+            turn.core.charge_refused(user, peer);
+            return Err(PlainResponse::error(400, dunlin_hub::Error::AckOff));
+        }
         if !turn.core.has_room_for(user) {
             turn.core.charge_refused(user, peer);
             return Err(PlainResponse::error(503, FULL));
@@ -195,8 +204,12 @@ impl Clients {
             Some(decided) => Source::Decision(decided, facts),
             None => Source::Client,
         };
-        let entitlement =
+        let mut entitlement =
             self.sessions.claim_of(turn.core, identity, name)?.entitle(source, asked)?;
+        if entitlement.subscribe.cursor.is_some() {
+            // A poll that names no position begins at what is not acknowledged.
+            entitlement.subscribe.recover = since;
+        }
         Ok(PollSubscription { channel: Arc::from(name), since, entitlement })
     }
 
@@ -226,6 +239,7 @@ impl Clients {
         turn.core.population_changed(&identity.user);
         self.sessions.heartbeat.set_token(session, turn.core.token_facts(identity));
         self.sessions.capabilities.set(session, &identity.capabilities);
+        self.sessions.set_device(session, identity.device.as_deref());
         self.sessions.forwarded.keep_meta(conn, identity.meta.as_deref().map(one_line));
         if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Poll;
@@ -265,6 +279,10 @@ impl Clients {
         };
         let poll = Poll::new(conn, identity.key, (timeout_ms, bytes_max), origin, channels);
         self.polls.begin(session, poll);
+        self.poll_acks(turn, session, request, &subscriptions);
+        if !self.polls.contains(session) {
+            return;
+        }
         for PollSubscription { channel, entitlement, .. } in subscriptions {
             let Entitlement { options, subscribe, grant, .. } = entitlement;
             let pending = Pending::Poll { session, channel: Arc::clone(&channel) };
@@ -278,6 +296,36 @@ impl Clients {
             turn.core.hub.handle_subscribe(now, token, session, channel, subscribe);
         }
         self.drain_events(turn);
+    }
+
+    /// Acknowledges what a poll says, before it reads from there.
+    fn poll_acks(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        session: SessionId,
+        request: &PollRequest<'_>,
+        subscriptions: &[PollSubscription],
+    ) {
+        let Some(acked) = &request.ack else { return };
+        for PollSubscription { channel, entitlement, .. } in subscriptions {
+            let Entitlement { options, subscribe, .. } = entitlement;
+            let (Some(owner), Since::Position(position)) =
+                (&subscribe.cursor, acked.since(tenant::bare(channel)))
+            else {
+                continue;
+            };
+            if position.offset == 0 {
+                // Nothing was there yet.
+                continue;
+            }
+            let by_user = options.ack.as_ref().is_some_and(|ack| ack.by_user);
+            let (user, name) = (owner.user.clone(), (&**channel).into());
+            let pending = PendingAck { by: AckBy::Poll { session }, user, channel: name, by_user };
+            let Some(token) = self.token(turn, Pending::Ack(Box::new(pending))) else { return };
+            let (now, owner) = (turn.now(), (**owner).clone());
+            let channel = ChannelRef::new(channel, options);
+            turn.core.hub.handle_cursor(now, token, channel, owner, Some(position));
+        }
     }
 
     /// A subscription of a poll that was made or has ended, or a page of history.
@@ -371,7 +419,7 @@ impl Clients {
         self.answer_poll(turn, session);
     }
 
-    fn poll_failed(
+    pub(super) fn poll_failed(
         &mut self,
         turn: &mut Turn<'_, '_>,
         session: SessionId,

@@ -5,7 +5,7 @@
 
 use dunlin_hub::SessionId;
 
-use super::parts::{CapabilityTable, ForwardedTable, Grants, Heartbeat};
+use super::parts::{CapabilityTable, FastMap, ForwardedTable, Grants, Heartbeat};
 
 /// The sessions of one worker.
 #[derive(Default)]
@@ -18,6 +18,8 @@ pub(super) struct Sessions {
     pub(super) forwarded: ForwardedTable,
     /// The embedding program decides on commands.
     pub(super) has_authorizer: bool,
+    /// Devices that clients name themselves.
+    devices: FastMap<SessionId, Box<str>>,
 }
 
 impl Sessions {
@@ -26,5 +28,17 @@ impl Sessions {
         self.heartbeat.set_token(session, None);
         self.grants.forget(session);
         self.capabilities.forget(session);
+        self.devices.remove(&session);
+    }
+
+    /// Sets the device that a client names itself.
+    pub(super) fn set_device(&mut self, session: SessionId, device: Option<&str>) {
+        if let Some(device) = device {
+            self.devices.insert(session, device.into());
+        }
+    }
+
+    pub(super) fn device(&self, session: SessionId) -> Option<&str> {
+        self.devices.get(&session).map(|device| &**device)
     }
 }

@@ -1,5 +1,6 @@
 //! Stories of nodes that share an engine.
 
+mod acks;
 mod model;
 mod simulation;
 

@@ -9,8 +9,9 @@ use dunlin_hub::engine::{
     EngineConfig, EngineEvent, EngineId, EnginePosition, EngineRequest, NamespaceEngine, Retention,
 };
 use dunlin_hub::{
-    ChannelOptions, ChannelRef, Epoch, Error, Event, History, NewPublication, Publication,
-    PublicationParts, Published, SessionId, StreamPosition, SubscribeOptions, Subscribed,
+    ChannelOptions, ChannelRef, CursorOwner, CursorState, Epoch, Error, Event, History,
+    NewPublication, Publication, PublicationParts, Published, SessionId, StreamPosition,
+    SubscribeOptions, Subscribed,
 };
 
 use crate::kit::World;
@@ -217,7 +218,12 @@ impl Fleet {
                     Err(Error::UnrecoverablePosition(position))
                 } else {
                     let kept = stream.kept.iter().filter(|kept| kept.offset() > since.offset);
-                    Ok(History { publications: kept.cloned().collect(), position })
+                    let mut publications: Vec<_> = kept.cloned().collect();
+                    if filter.reverse {
+                        publications.reverse();
+                    }
+                    publications.truncate(filter.limit.map_or(usize::MAX, |limit| limit as usize));
+                    Ok(History { publications, position })
                 };
                 EngineEvent::History { token, result }
             }
@@ -368,6 +374,44 @@ impl Fleet {
             Event::Subscribed { result, .. } => Some(result),
             _ => unreachable!("just matched"),
         }
+    }
+
+    /// Acknowledges for a user's device, on any worker, or reads its cursor.
+    pub fn cursor(
+        &mut self,
+        (node, worker): (usize, u8),
+        (channel, options): (&str, &Arc<ChannelOptions>),
+        (user, device): (&str, &str),
+        acked: Option<StreamPosition>,
+    ) -> Result<CursorState, Error> {
+        self.begin_cursor((node, worker), (channel, options), (user, device), acked);
+        self.settle();
+        self.cursor_answers(node).pop().expect("an answer")
+    }
+
+    pub fn begin_cursor(
+        &mut self,
+        (node, worker): (usize, u8),
+        (channel, options): (&str, &Arc<ChannelOptions>),
+        (user, device): (&str, &str),
+        acked: Option<StreamPosition>,
+    ) {
+        let world = &mut self.nodes[node];
+        let (now, channel) = (world.now, ChannelRef::new(channel, options));
+        let owner = CursorOwner { user: user.into(), device: device.into() };
+        world.hub(worker).handle_cursor(now, 99, channel, owner, acked);
+        world.settle();
+        self.take_requests(node);
+    }
+
+    pub fn cursor_answers(&mut self, node: usize) -> Vec<Result<CursorState, Error>> {
+        let events = &mut self.nodes[node].events;
+        let ended = events.extract_if(.., |(_, event)| matches!(event, Event::Cursor { .. }));
+        let result = |(_, event)| match event {
+            Event::Cursor { result, .. } => result,
+            other => panic!("{other:?}"),
+        };
+        ended.map(result).collect()
     }
 
     pub fn publish(

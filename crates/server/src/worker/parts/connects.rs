@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{Error, SessionId, Subscribed};
 use dunlin_protocol::Encoding;
-use dunlin_protocol::centrifuge::SubscribeResult;
+use dunlin_protocol::centrifuge::{SubscribeResult, with_cursor};
 
 use super::FastMap;
 use crate::metrics::log_gate::LogGate;
@@ -144,7 +144,10 @@ impl Connects {
                 }
             }
             let at = connect.data.iter().position(|(name, _)| **name == *channel);
-            let data = at.map(|at| connect.data.swap_remove(at).1);
+            let mut data = at.map(|at| connect.data.swap_remove(at).1);
+            if let Some(state) = &subscribed.cursor {
+                data = Some(with_cursor(data.as_deref(), state));
+            }
             connect.established.push(Established { channel, subscribed, data });
         }
     }

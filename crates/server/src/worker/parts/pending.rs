@@ -33,12 +33,39 @@ pub(crate) enum Pending {
     Connect { session: SessionId },
     /// A command of a server API call.
     Api(CommandPlace),
+    /// An acknowledgement, or a request for a cursor.
+    Ack(Box<PendingAck>),
     /// A subscription of a long-poll, or the page of history that replaces it.
     Poll { session: SessionId, channel: Arc<str> },
 }
 
 // As many as there are requests under way.
 const _: () = assert!(size_of::<Pending>() == 32);
+
+/// An acknowledgement on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PendingAck {
+    pub(crate) by: AckBy,
+    /// Whose cursor it is.
+    pub(crate) user: Box<str>,
+    pub(crate) channel: Box<str>,
+    /// It stands for all devices of the user, which are told.
+    pub(crate) by_user: bool,
+}
+
+/// Who is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AckBy {
+    Command {
+        session: SessionId,
+        id: u32,
+    },
+    Api(CommandPlace),
+    /// A poll, only if it fails.
+    Poll {
+        session: SessionId,
+    },
+}
 
 /// The position of a command: its call, and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

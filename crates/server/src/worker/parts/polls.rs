@@ -125,6 +125,15 @@ impl Polls {
             Err(error) => return PollStep::Fail(error),
         };
         let (entry, position) = (&mut poll.channels[at], subscribed.position);
+        if let Some(cursor) = &subscribed.cursor {
+            if cursor.was_reset {
+                entry.gap = Some(Gap::NewStream);
+            } else if cursor.trimmed_before.is_some() {
+                entry.gap = Some(Gap::Expired);
+            }
+            // It continues there if one response does not hold all.
+            entry.since.get_or_insert(cursor.since());
+        }
         if let Some(since) = entry.since.filter(|_| !subscribed.recovered) {
             if entry.missed == Missed::Withheld {
                 let is_at_beginning = since == StreamPosition::default() && position.offset == 0;
@@ -393,6 +402,7 @@ mod tests {
             recoverable: true,
             delta: false,
             members: Vec::new(),
+            cursor: None,
         }
     }
 

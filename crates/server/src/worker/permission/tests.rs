@@ -33,7 +33,12 @@ fn settings(change: impl FnOnce(&mut Rules)) -> Settings {
 
 fn claim(settings: &Settings, capable: Allow) -> Claim<'_> {
     let namespace = settings.namespace("x:a").unwrap();
-    Claim { namespace, channel: "x:a", subject: Subject { user: "ada", meta: None }, capable }
+    Claim {
+        namespace,
+        channel: "x:a",
+        subject: Subject { user: "ada", meta: None, device: Device::default() },
+        capable,
+    }
 }
 
 fn asked() -> SubscribeOptions {

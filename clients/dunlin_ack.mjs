@@ -1,0 +1,99 @@
+// Acknowledged delivery over an unmodified centrifuge-js, in a namespace with `ack`: see docs/acknowledgements.md.
+//
+//   const inbox = client.newSubscription("inbox:42");
+//   acknowledged(client, inbox, async ({ data, offset }) => { await store(data); });
+//   inbox.subscribe();
+
+/// Passes each message to `handle`, one after the other, and acknowledges it once that is done. A message comes again, after a
+/// reconnect, if `handle` was not done or its acknowledgement was lost; within one page load each offset is handled once.
+///
+/// `onState({ offset, top, unread, trimmed_before, is_new, was_reset })` is called with each subscription, acknowledgement and
+/// acknowledgement of another device. `onError(error)` is called if `handle` or an acknowledgement fails; after a failure of
+/// `handle` nothing is handled until the next subscription.
+export function acknowledged(client, subscription, handle, { onState = () => {}, onError = () => {} } = {}) {
+  const channel = subscription.channel;
+  let epoch = "", handled = 0, acked = 0;
+  let work = Promise.resolve(), life = 0, acking = false;
+
+  const text = (data) => (data instanceof Uint8Array ? JSON.parse(new TextDecoder().decode(data)) : data);
+
+  async function acknowledge() {
+    // One at a time: acknowledgements are cumulative, so that the next one stands for all that were handled meanwhile.
+    if (acking || handled <= acked) return;
+    acking = true;
+    try {
+      while (handled > acked) {
+        const position = { channel, offset: handled, epoch };
+        const sent = client instanceof Object && "_protocolFormat" in client && client._protocolFormat() === "protobuf"
+          ? new TextEncoder().encode(JSON.stringify(position)) : position;
+        const { data } = await client.rpc("dunlin.ack", sent);
+        acked = Math.max(acked, position.offset);
+        onState(text(data));
+      }
+    } catch (error) {
+      // The next message, or the next subscription, tries again.
+      onError(error);
+    } finally {
+      acking = false;
+    }
+  }
+
+  function enqueue(publication, of = life) {
+    work = work.then(async () => {
+      if (of !== life || publication.offset <= handled) return;
+      try {
+        await handle(publication);
+        handled = publication.offset;
+      } catch (error) {
+        life += 1;
+        return onError(error);
+      }
+      acknowledge();
+    });
+  }
+
+  /// What one recovery does not hold is read page by page, before what comes later.
+  function page(since, top, of) {
+    work = work.then(async () => {
+      let last = since;
+      while (of === life && last < top) {
+        const { publications } = await subscription.history({ since: { offset: last, epoch }, limit: 100 });
+        if (publications.length === 0) return;
+        for (const publication of publications) {
+          if (of !== life) return;
+          if (publication.offset > handled) await handle(publication);
+          last = publication.offset;
+          handled = Math.max(handled, last);
+          acknowledge();
+        }
+      }
+    }).catch((error) => { life += 1; onError(error); });
+  }
+
+  subscription.on("subscribed", (context) => {
+    life += 1;
+    const state = text(context.data)?.ack;
+    const position = context.streamPosition;
+    if (position && position.epoch !== epoch) [epoch, handled, acked] = [position.epoch, 0, 0];
+    if (!state) return;
+    handled = Math.max(handled, state.offset);
+    acked = state.offset;
+    onState(state);
+    acknowledge();
+    if (context.wasRecovering && !context.recovered) page(handled, position?.offset ?? state.top, life);
+  });
+  subscription.on("publication", (publication) => enqueue(publication));
+  client.on("message", ({ data }) => {
+    const state = text(data)?.ack;
+    if (state?.channel !== channel) return;
+    // Another device has read these: what is not handled yet is not handled any more.
+    handled = Math.max(handled, state.offset);
+    acked = Math.max(acked, state.offset);
+    onState(state);
+  });
+}
+
+/// Returns where the cursor stands: `{ offset, epoch, top, unread, ... }`.
+export async function unread(client, channel) {
+  return (await client.rpc("dunlin.unread", { channel })).data;
+}
