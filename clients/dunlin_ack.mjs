@@ -9,8 +9,8 @@
 ///
 /// `onState({ offset, top, unread, trimmed_before, is_new, was_reset })` is called with each subscription, acknowledgement and
 /// acknowledgement of another device. `onError(error)` is called if `handle` or an acknowledgement fails; after a failure of
-/// `handle` nothing is handled until the next subscription.
-export function acknowledged(client, subscription, handle, { onState = () => {}, onError = () => {} } = {}) {
+/// `handle` nothing is handled until the next subscription. `protobuf`: the client is one of `centrifuge/build/protobuf`.
+export function acknowledged(client, subscription, handle, { onState = () => {}, onError = () => {}, protobuf = false } = {}) {
   const channel = subscription.channel;
   let epoch = "", handled = 0, acked = 0;
   let work = Promise.resolve(), life = 0, acking = false;
@@ -24,8 +24,7 @@ export function acknowledged(client, subscription, handle, { onState = () => {},
     try {
       while (handled > acked) {
         const position = { channel, offset: handled, epoch };
-        const sent = client instanceof Object && "_protocolFormat" in client && client._protocolFormat() === "protobuf"
-          ? new TextEncoder().encode(JSON.stringify(position)) : position;
+        const sent = protobuf ? new TextEncoder().encode(JSON.stringify(position)) : position;
         const { data } = await client.rpc("dunlin.ack", sent);
         acked = Math.max(acked, position.offset);
         onState(text(data));

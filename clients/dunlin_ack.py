@@ -26,7 +26,6 @@ class Acknowledged(centrifuge.SubscriptionEventHandler):
         self.client, self.channel, self.handle = client, channel, handle
         self.on_state, self.on_error = on_state, on_error
         self.epoch, self.handled, self.acked = "", 0, 0
-        self.subscription = None
         self.queue, self.worker = None, None
 
     async def on_subscribed(self, context):
@@ -61,7 +60,7 @@ class Acknowledged(centrifuge.SubscriptionEventHandler):
             # What one recovery does not hold is read page by page, before what comes later.
             while last < top:
                 since = centrifuge.StreamPosition(offset=last, epoch=self.epoch)
-                page = await self.subscription.history(limit=PAGE, since=since)
+                page = await self.client.get_subscription(self.channel).history(limit=PAGE, since=since)
                 for publication in page.publications:
                     await self._take(publication)
                     last = publication.offset

@@ -312,7 +312,7 @@ fn what_was_acknowledged_never_comes_again_and_all_else_does_over_kills_of_the_s
 }
 
 #[test]
-fn first_acknowledgement_of_a_user_is_told_to_the_other_devices() {
+fn first_acknowledgement_of_a_user_reaches_the_other_devices() {
     let directory = tempfile::tempdir().unwrap();
     let server = with_acks(directory.path());
     for number in 1..=3 {
@@ -342,10 +342,10 @@ fn first_acknowledgement_of_a_user_is_told_to_the_other_devices() {
     let body = json!({ "user": "ada", "channel": "shared:ada", "offset": 2 });
     let answer = server.api("", "ack", &body);
     assert_eq!(answer["result"]["unread"], 1, "{answer}");
-    let told = next(&mut pushes);
-    let ack = &told["message"]["data"]["ack"];
+    let pushed = next(&mut pushes);
+    let ack = &pushed["message"]["data"]["ack"];
     let expected = (&json!("shared:ada"), &json!(2), &json!(1));
-    assert_eq!((&ack["channel"], &ack["offset"], &ack["unread"]), expected, "{told}");
+    assert_eq!((&ack["channel"], &ack["offset"], &ack["unread"]), expected, "{pushed}");
     assert_eq!(offsets(&poll(&server, "shared:ada", ("ada", "watch"), "")), [3]);
 
     for (body, error) in [

@@ -265,7 +265,7 @@ pub enum Ack {
     Off,
     /// Each device of a user for itself.
     Device,
-    /// The first device for all of the user's: the others are told, and do not get the messages any more.
+    /// The first device for all of the user's: the others are notified, and do not get the messages any more.
     User,
 }
 

@@ -21,7 +21,7 @@ async function device(t, server, name, channel, { transport = "websocket", fails
   acknowledged(client, subscription, async ({ offset }) => {
     if (fails(offset)) throw new Error(`lost ${offset}`);
     handled.push(offset);
-  }, { onState: (state) => states.push(state), onError: (error) => errors.push(error) });
+  }, { onState: (state) => states.push(state), onError: (error) => errors.push(error), protobuf: options.protocol === "protobuf" });
   subscription.subscribe();
   client.connect();
   await client.ready();

@@ -16,9 +16,9 @@ async def device(server, name, channel, handle):
     token = jwt.encode({"sub": "ann", "info": {"device": name}}, "secret", algorithm="HS256")
     client = centrifuge.Client(f"ws://127.0.0.1:{server.client_port}/connection/websocket", token=token)
     events = Acknowledged(client, channel, handle)
-    events.subscription = client.new_subscription(channel, events=events)
+    subscription = client.new_subscription(channel, events=events)
     await client.connect()
-    await events.subscription.subscribe()
+    await subscription.subscribe()
     return client
 
 

@@ -1,4 +1,4 @@
-//! Acknowledgements: what clients say over `rpc`, and what they are told of their cursors.
+//! Acknowledgements: what clients say over `rpc`, and what they are sent about their cursors.
 
 use std::borrow::Cow;
 

@@ -137,7 +137,13 @@ impl From<dunlin_hub::Error> for Error<'static> {
             Hub::Wildcard | Hub::PayloadAlone | Hub::NotDurable => {
                 ErrorCode::BadRequest.with_reason(error)
             }
-            Hub::HistoryOff | Hub::PresenceOff => ErrorCode::NotAvailable.with_reason(error),
+            Hub::AckWithoutUser | Hub::DeviceName | Hub::AckOffset { .. } => {
+                ErrorCode::BadRequest.with_reason(error)
+            }
+            Hub::TooManyDevices | Hub::CursorsFull => ErrorCode::LimitExceeded.with_reason(error),
+            Hub::HistoryOff | Hub::PresenceOff | Hub::AckOff => {
+                ErrorCode::NotAvailable.with_reason(error)
+            }
             Hub::PermissionWithdrawn => ErrorCode::PermissionDenied.with_reason(error),
             Hub::UnrecoverablePosition(_) => ErrorCode::UnrecoverablePosition.into(),
             // All of these are temporary: the queue drains, the worker restarts, a new session replaces the old one.

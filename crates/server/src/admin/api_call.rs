@@ -45,6 +45,8 @@ pub(super) fn role_for(method: &str) -> Option<AdminRole> {
         | Method::Refresh
         | Method::History
         | Method::HistoryRemove
+        | Method::Ack
+        | Method::Unread
         | Method::Send
         | Method::RevokeToken
         | Method::InvalidateUserTokens

@@ -1,4 +1,4 @@
-//! Acknowledgements: commands of clients, calls of the server API, and what a user's other devices are told.
+//! Acknowledgements: commands of clients, calls of the server API, and what reaches the other devices of a user.
 
 use dunlin_cluster::message::{ClusterMessage, ClusterRequest, TargetNodes};
 use dunlin_hub::{
@@ -57,7 +57,7 @@ impl Clients {
             && state.advanced
             && pending.by_user
         {
-            turn.core.tell_devices(&pending.user, &pending.channel, state);
+            turn.core.notify_devices(&pending.user, &pending.channel, state);
         }
         match (pending.by, result) {
             (AckBy::Command { session, id }, Ok(state)) => {
@@ -107,7 +107,7 @@ impl Api {
 
 impl Core<'_> {
     /// Tells every session of a user, on all nodes, that one has acknowledged for all.
-    fn tell_devices(&mut self, user: &str, channel: &str, state: &CursorState) {
+    fn notify_devices(&mut self, user: &str, channel: &str, state: &CursorState) {
         let mut data = Vec::new();
         let mut message = Object::begin(&mut data);
         write_cursor(message.key("ack"), Some(tenant::bare(channel)), state);

@@ -128,7 +128,7 @@ fn one_acknowledgement_is_of_all_devices_where_the_namespace_says_so() {
 }
 
 #[test]
-fn what_is_gone_before_it_was_acknowledged_is_told() {
+fn what_is_gone_before_it_was_acknowledged_is_reported() {
     for place in PLACES {
         let mut inbox = Inbox::new(place, by_device());
         inbox.publish(5);
@@ -235,7 +235,7 @@ fn action() -> impl Strategy<Value = Action> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Against a model that is a number for each device: nothing unacknowledged is lost but what is told as gone, and nothing
+    /// Against a model that is a number for each device: nothing unacknowledged is lost but what is reported as gone, and nothing
     /// acknowledged comes again.
     #[test]
     fn each_device_gets_exactly_what_it_has_not_acknowledged(

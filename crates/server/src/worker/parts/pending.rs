@@ -49,7 +49,7 @@ pub(crate) struct PendingAck {
     /// Whose cursor it is.
     pub(crate) user: Box<str>,
     pub(crate) channel: Box<str>,
-    /// It stands for all devices of the user, which are told.
+    /// It stands for all devices of the user, which are notified.
     pub(crate) by_user: bool,
 }
 
