@@ -80,11 +80,11 @@ impl Hub {
 
     fn cursor_job(&mut self, from: u8, user: &str, job: CursorJob) {
         let Some(ack) = job.options().ack.clone() else {
-            return self.fail_cursor(from, job, Error::AckOff);
+            return self.fail_cursor(from, &job, Error::AckOff);
         };
         let name = record_name(job.channel(), user);
         match self.engines.of(&job.options().namespace) {
-            Some(engine) => self.cursor_round(from, engine, name, job),
+            Some(engine) => self.cursor_round(from, engine, &name, job),
             None => self.serve_from_memory(from, &name, &ack, job),
         }
     }
@@ -108,7 +108,7 @@ impl Hub {
             let at = self.home_channel(&channel, &options, owner, wanted);
             if at.is_none_or(|at| self.ensure_stream(at, &options, owner).is_none()) {
                 self.remove_if_unused(&channel);
-                return self.fail_cursor(from, job, Error::LimitExceeded);
+                return self.fail_cursor(from, &job, Error::LimitExceeded);
             }
         }
         let stream = self.homes.find(&self.names, &channel);
@@ -136,18 +136,18 @@ impl Hub {
         };
         match stored {
             Ok(state) => self.finish_cursor(from, job, state),
-            Err(error) => self.fail_cursor(from, job, error),
+            Err(error) => self.fail_cursor(from, &job, error),
         }
     }
 
     /// Begins a round for a record, or joins those who wait for the next one.
-    fn cursor_round(&mut self, from: u8, engine: EngineId, name: Arc<str>, job: CursorJob) {
+    fn cursor_round(&mut self, from: u8, engine: EngineId, name: &Arc<str>, job: CursorJob) {
         if self.rounds.jobs >= JOBS_MAX {
             self.stats.overloaded += 1;
-            return self.fail_cursor(from, job, Error::Overloaded);
+            return self.fail_cursor(from, &job, Error::Overloaded);
         }
         self.rounds.jobs += 1;
-        if let Some(round) = self.rounds.running.get_mut(&name) {
+        if let Some(round) = self.rounds.running.get_mut(name) {
             round.next.push_back((from, job));
             return;
         }
@@ -163,8 +163,8 @@ impl Hub {
             next: Default::default(),
             answers: Vec::new(),
         };
-        self.rounds.running.insert(Arc::clone(&name), Box::new(round));
-        self.read_record(&name);
+        self.rounds.running.insert(Arc::clone(name), Box::new(round));
+        self.read_record(name);
     }
 
     fn read_record(&mut self, name: &Arc<str>) {
@@ -269,7 +269,7 @@ impl Hub {
                 Ok(state) => state,
                 Err(error) => {
                     self.rounds.jobs -= 1;
-                    self.fail_cursor(from, job, error);
+                    self.fail_cursor(from, &job, error);
                     continue;
                 }
             };
@@ -358,11 +358,11 @@ impl Hub {
             self.reply(from, request, ReplyContent::Failed(error));
         }
         for (from, job) in round.jobs.into_iter().chain(round.next) {
-            self.fail_cursor(from, job, error);
+            self.fail_cursor(from, &job, error);
         }
     }
 
-    fn fail_cursor(&mut self, from: u8, job: CursorJob, error: Error) {
+    fn fail_cursor(&mut self, from: u8, job: &CursorJob, error: Error) {
         self.reply(from, job.request(), ReplyContent::Failed(error));
     }
 
