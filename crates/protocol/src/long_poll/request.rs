@@ -187,8 +187,10 @@ mod tests {
         assert_eq!(parse("channel="), Err("channel: is empty".into()));
         assert_eq!(
             parse("chanel=a"),
-            Err("chanel: is not a parameter; there are channel, cursor, timeout and token".into())
+            Err("chanel: is not a parameter; there are ack, channel, cursor, device, timeout and token"
+                .into())
         );
+        assert!(parse("channel=a&ack=xyz").unwrap_err().starts_with("ack: is not a cursor"));
         assert!(parse("channel=a&cursor=xyz").unwrap_err().starts_with("cursor: is not a cursor"));
         assert_eq!(
             parse(&format!("channel={}", "x".repeat(256))),
