@@ -388,6 +388,11 @@ fn not_of_tenants(path: &Path, of: &ChannelOptions, errors: &mut ConfigErrors) {
     for (key, is_set, fix) in [
         ("engine", of.engine.is_some(), "leave it out: a tenant's channels are in memory"),
         ("wildcards", of.wildcards, "leave it out: a tenant's channels are in memory"),
+        (
+            "durability",
+            of.durability != default.durability,
+            "leave it out: a tenant's channels are in memory",
+        ),
         ("subscribe_proxy", of.subscribe_proxy.is_some(), "leave it out, and use tokens"),
         ("sub_refresh_proxy", of.sub_refresh_proxy.is_some(), "leave it out, and use tokens"),
         ("publish_proxy", of.publish_proxy.is_some(), "leave it out"),
