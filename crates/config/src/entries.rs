@@ -258,7 +258,7 @@ fn programs(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
     if config.programs.is_same(&valid.programs) && config.proxies.is_same(&valid.proxies) {
         return;
     }
-    for name in config.programs.keys().filter(|name| config.proxies.contains_key(*name)) {
+    for name in config.programs.keys().filter(|name| config.proxies.contains_key(name)) {
         let message = format!("there is a proxy {name:?} too");
         errors.add(Path::of("programs").join(name), message, "give one of them another name");
     }
