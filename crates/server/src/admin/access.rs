@@ -73,6 +73,7 @@ const fn name(role: AdminRole) -> &'static str {
         AdminRole::See => "see",
         AdminRole::Operate => "operate",
         AdminRole::Change => "change",
+        AdminRole::Program => "program",
     }
 }
 
