@@ -12,7 +12,7 @@ use crate::validate::{channel, overlap};
 use crate::wildcards;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
-    Member, Program, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
+    Member, OnError, Program, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
 };
 
 /// Minimum length of a key that cannot be guessed; also longer than a placeholder left in the file.
@@ -75,7 +75,7 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
     each("webhooks.hooks", &valid.webhooks.hooks, &config.webhooks.hooks, errors, hook);
     each("proxies", &valid.proxies, &config.proxies, errors, proxy);
     each("programs", &valid.programs, &config.programs, errors, program);
-    programs(config, valid, errors);
+    programs(config, errors);
     each("engines", &valid.engines, &config.engines, errors, |path, engine, errors| {
         engine.validate(path, wrong_address, errors);
     });
@@ -249,18 +249,11 @@ fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
 /// The most programs: each has a machine on each worker.
 const PROGRAMS_MAX: usize = 64;
 
-fn programs(config: &Config, valid: &Config, errors: &mut ConfigErrors) {
+fn programs(config: &Config, errors: &mut ConfigErrors) {
     if config.programs.len() > PROGRAMS_MAX {
         let message =
             format!("there are {}; each takes memory on each worker", config.programs.len());
         errors.add(Path::of("programs"), message, format!("leave at most {PROGRAMS_MAX}"));
-    }
-    if config.programs.is_same(&valid.programs) && config.proxies.is_same(&valid.proxies) {
-        return;
-    }
-    for name in config.programs.keys().filter(|name| config.proxies.contains_key(name)) {
-        let message = format!("there is a proxy {name:?} too");
-        errors.add(Path::of("programs").join(name), message, "give one of them another name");
     }
 }
 
@@ -269,9 +262,9 @@ fn program(path: &Path, program: &Program, errors: &mut ConfigErrors) {
         let fix = "set it to the program's text, which `dunlin program check FILE` has accepted";
         errors.add(path.join("source"), "it is not set", fix);
     }
-    if program.on_error.is_none() {
+    if program.on_error == OnError::Unset {
         let fix = "set it to \"deny\" or to \"allow\"";
-        errors.add(path.join("on_error"), "it is not set, and a program may fail", fix);
+        errors.add(path.join("on_error"), "nothing is chosen, and a program may fail", fix);
     }
 }
 

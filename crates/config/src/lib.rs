@@ -127,8 +127,8 @@ settings! {
         /// Backends that are asked before something is done, each under a name of your choice; `client.proxy` and the
         /// namespaces name them.
         pub proxies: Map<Proxy> | Proxies,
-        /// Programs that decide in the place of proxies, each under a name of your choice that no proxy has; whatever names a
-        /// proxy may name one. To change them takes the role `program`.
+        /// Programs that decide in the place of proxies, each under a name of your choice; whatever names a proxy may name one,
+        /// and one with the name of a proxy answers instead of it. To change them takes the role `program`.
         pub programs: Map<Program> | Programs,
         /// Where channels live that several nodes share, each under a name of your choice; the namespaces name them.
         pub engines: Map<Engine> | Engines,

@@ -14,8 +14,8 @@ settings! {
         /// The source; at most 256 KiB. It ends with `return { publish = function(event) ... end }`, with a function for each
         /// event that it is asked about.
         pub source: Arc<str> => Programs,
-        /// The result if the program fails: it raises an error, or needs more time or memory than it may. Has to be set.
-        pub on_error: Option<OnError> => Programs,
+        /// The result if the program fails: it raises an error, or needs more time or memory than it may. Has to be chosen.
+        pub on_error: OnError => Programs,
         /// Headers of the client's HTTP request that the program sees as `event.headers`: `["Cookie", "Origin"]`.
         pub http_headers: Arc<[String]> => Programs,
         /// Whether the program sees the `meta` of the connection, from its token or from who has decided on its connect.
@@ -24,10 +24,13 @@ settings! {
 }
 
 /// The result if a program fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum OnError {
+    /// Nothing is chosen, and the program is not accepted.
+    #[default]
+    Unset,
     /// The operation is refused with error 100 (internal server error), and the client may try again.
     Deny,
     /// The operation is judged as without the program: by the namespace's `allow_…` keys, or by `client.anonymous`.

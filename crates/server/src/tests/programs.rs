@@ -11,7 +11,7 @@ use crate::programs::ProgramMetric;
 use crate::state::settings::Settings;
 
 fn program(config: &mut Config, name: &str, on_error: OnError, source: &str) {
-    let program = Program { source: source.into(), on_error: Some(on_error), ..Program::default() };
+    let program = Program { source: source.into(), on_error, ..Program::default() };
     config.programs.insert(name, program);
 }
 
@@ -273,10 +273,4 @@ fn settings_refuse_a_program_with_its_line_and_one_without_the_function_that_is_
         config.programs.insert("p", program);
     });
     assert!(unchosen.contains("programs.p.on_error"), "{unchosen}");
-    let twice = refused(&|config| {
-        program(config, "p", OnError::Deny, "return { rpc = print }");
-        let endpoint = "http://127.0.0.1:1/".into();
-        config.proxies.insert("p", dunlin_config::Proxy { endpoint, ..Default::default() });
-    });
-    assert!(twice.contains("there is a proxy \"p\" too"), "{twice}");
 }

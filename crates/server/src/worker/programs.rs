@@ -146,7 +146,7 @@ impl Programs {
 
     /// Whether the rules decide if the program fails to. `None`: there is no such program.
     pub(super) fn falls_back(&self, name: &str) -> Option<bool> {
-        self.of.get(name).map(|loaded| loaded.config.on_error == Some(OnError::Allow))
+        self.of.get(name).map(|loaded| loaded.config.on_error == OnError::Allow)
     }
 
     /// Whether events wait, so that the worker must not sleep.
