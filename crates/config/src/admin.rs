@@ -49,6 +49,9 @@ pub enum AdminRole {
     See,
     /// Also read histories, publish, act on clients and broadcasts, and revoke tokens of clients.
     Operate,
-    /// Change the configuration and read secrets.
+    /// Change the configuration, but not `programs`, `admin.token` and tokens of role `program`; read secrets, but not those
+    /// of `admin`.
     Change,
+    /// Change all of it: load programs, which run in the server, and make tokens that may.
+    Program,
 }

@@ -161,13 +161,13 @@ settings! {
         /// Permits reading presence, in the same way.
         pub presence_cel: Option<String> => Permissions & ExpressionData,
         /// The backend that decides whether a client may subscribe, in place of the `allow_subscribe_…` keys; a
-        /// name of `proxies`. It is not asked if the client has a subscription token.
+        /// name of `proxies` or `programs`. It is not asked if the client has a subscription token.
         pub subscribe_proxy: Option<Arc<str>> => Permissions,
         /// The backend that decides whether a subscription with an expiry (`expire_at`) from the subscribe proxy
-        /// continues after that time; a name of `proxies`.
+        /// continues after that time; a name of `proxies` or `programs`.
         pub sub_refresh_proxy: Option<Arc<str>> => Read,
         /// The backend that decides whether a client may publish, and what, in place of the `allow_publish_…`
-        /// keys; a name of `proxies`.
+        /// keys; a name of `proxies` or `programs`.
         pub publish_proxy: Option<Arc<str>> => Read,
         /// Most channels of the namespace with subscribers or history, divided evenly between workers; 0: limited
         /// by `limits.channels_max` only. Beyond it, channels without history and subscribers are removed to make

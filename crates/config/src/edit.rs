@@ -13,9 +13,10 @@ use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
     ClaimPath, Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, HealthCheck,
-    Hook, Ingress, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy,
-    PushConfig, PusherApp, PusherConfig, Route, Rpc, RpcNamespace, Secret, Server, SharedBudget,
-    Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
+    Hook, Ingress, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Program,
+    Proxy, PushConfig, PusherApp, PusherConfig, Route, Rpc, RpcNamespace, Secret, Server,
+    SharedBudget, Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks,
+    fields,
 };
 
 /// The most entries of one map, to bound its memory.
@@ -289,13 +290,14 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, proxies, rpc, engines, tenants, cluster, pusher, push,
+        server, client, api, channel, listeners, tls, webhooks, proxies, programs, rpc, engines, tenants, cluster, pusher, push,
         limits, config, shutdown, admin, log
     }
     Server { client_ingress, admin_ingress }
     Client { token, subscription_token, subscribe_to_user_personal_channel, proxy, long_poll }
     ClientProxy {}
     Proxy { static_headers }
+    Program {}
     Rpc { namespaces }
     RpcNamespace {}
     Engine {}

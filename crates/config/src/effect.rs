@@ -67,6 +67,8 @@ effects! {
     Cluster,
     /// Backends of proxies are called in another way.
     Proxies,
+    /// Programs start, end, or run other code.
+    Programs,
     /// Expressions may read other data of connections.
     ExpressionData,
     /// Upstreams have other members.

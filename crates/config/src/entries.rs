@@ -12,7 +12,7 @@ use crate::validate::{channel, overlap};
 use crate::wildcards;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
-    Member, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
+    Member, OnError, Program, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
 };
 
 /// Minimum length of a key that cannot be guessed; also longer than a placeholder left in the file.
@@ -74,6 +74,8 @@ pub(crate) fn validate(config: &Config, valid: &Config, errors: &mut ConfigError
     }
     each("webhooks.hooks", &valid.webhooks.hooks, &config.webhooks.hooks, errors, hook);
     each("proxies", &valid.proxies, &config.proxies, errors, proxy);
+    each("programs", &valid.programs, &config.programs, errors, program);
+    programs(config, errors);
     each("engines", &valid.engines, &config.engines, errors, |path, engine, errors| {
         engine.validate(path, wrong_address, errors);
     });
@@ -144,7 +146,10 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         let Some(name) = name else { return };
         let (is_there, map) = match kind {
             "engine" => (config.engines.contains_key(name), "engines"),
-            _ => (config.proxies.contains_key(name), "proxies"),
+            _ => (
+                config.proxies.contains_key(name) || config.programs.contains_key(name),
+                "proxies` or `programs",
+            ),
         };
         if !is_there {
             let fix = format!("name one of `{map}`, or add it there");
@@ -186,6 +191,7 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         after.map(|engine| engine.kind) != before.map(|engine| engine.kind)
     };
     let gone = config.proxies.changes_from(&valid.proxies).any(|(_, _, after)| after.is_none())
+        || config.programs.changes_from(&valid.programs).any(|(_, _, after)| after.is_none())
         || (config.engines.changes_from(&valid.engines)).any(|(_, before, after)| {
             before.is_some() && is_other(before.map(|of| &**of), after.map(|of| &**of))
         });
@@ -237,6 +243,28 @@ fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
     check(Path::of("channel.without_namespace"), &config.channel.without_namespace);
     for (name, options) in config.channel.namespaces.iter() {
         check(Path::of("channel.namespaces").join(name), options);
+    }
+}
+
+/// The most programs: each has a machine on each worker.
+const PROGRAMS_MAX: usize = 64;
+
+fn programs(config: &Config, errors: &mut ConfigErrors) {
+    if config.programs.len() > PROGRAMS_MAX {
+        let message =
+            format!("there are {}; each takes memory on each worker", config.programs.len());
+        errors.add(Path::of("programs"), message, format!("leave at most {PROGRAMS_MAX}"));
+    }
+}
+
+fn program(path: &Path, program: &Program, errors: &mut ConfigErrors) {
+    if program.source.trim().is_empty() {
+        let fix = "set it to the program's text, which `dunlin program check FILE` has accepted";
+        errors.add(path.join("source"), "it is not set", fix);
+    }
+    if program.on_error == OnError::Unset {
+        let fix = "set it to \"deny\" or to \"allow\"";
+        errors.add(path.join("on_error"), "nothing is chosen, and a program may fail", fix);
     }
 }
 

@@ -35,6 +35,7 @@ mod path;
 mod pattern;
 mod placeholder;
 mod pointer;
+mod program;
 mod proxy;
 mod push;
 mod pusher;
@@ -89,6 +90,7 @@ pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
 pub use pointer::Pointer;
+pub use program::{OnError, Program};
 pub use proxy::{ClientProxy, OnFailure, Proxy, Rpc, RpcNamespace, UnknownRpcNamespace};
 pub use push::{ApnsConfig, ApnsEnvironment, FcmConfig, PushConfig, Route, VapidConfig};
 pub use pusher::{PusherApp, PusherConfig};
@@ -125,6 +127,9 @@ settings! {
         /// Backends that are asked before something is done, each under a name of your choice; `client.proxy` and the
         /// namespaces name them.
         pub proxies: Map<Proxy> | Proxies,
+        /// Programs that decide in the place of proxies, each under a name of your choice; whatever names a proxy may name one,
+        /// and one with the name of a proxy answers instead of it. To change them takes the role `program`.
+        pub programs: Map<Program> | Programs,
         /// Where channels live that several nodes share, each under a name of your choice; the namespaces name them.
         pub engines: Map<Engine> | Engines,
         /// Remote procedures that clients call.

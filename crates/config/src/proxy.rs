@@ -96,7 +96,7 @@ pub enum OnFailure {
 }
 
 settings! {
-    /// The proxies for events without a channel; each is a name of `proxies`.
+    /// The proxies for events without a channel; each is a name of `proxies` or `programs`.
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct ClientProxy {
@@ -126,7 +126,7 @@ settings! {
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct RpcNamespace {
-        /// The backend; a name of `proxies`.
+        /// The backend; a name of `proxies` or `programs`.
         pub proxy: Arc<str> => Read,
     }
 }

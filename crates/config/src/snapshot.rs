@@ -37,6 +37,8 @@ pub type Judge = fn(before: &Config, after: &Config, errors: &mut ConfigErrors);
 pub enum Secrets {
     /// As `***`.
     Hidden,
+    /// As they are, but for the tokens of the admin port: with one of those its reader could do more than it may.
+    ButAdmin,
     /// As they are.
     Shown,
 }
@@ -98,8 +100,15 @@ impl Snapshot {
     /// Returns the value at a place, including defaults; `None` if there is no such place.
     pub fn get(&self, pointer: &Pointer, secrets: Secrets) -> Option<Value> {
         let mut value = self.config.at(pointer.steps())?;
-        if secrets == Secrets::Hidden {
-            known(pointer).ok()?.hide(&mut value);
+        let steps = pointer.steps();
+        match secrets {
+            Secrets::ButAdmin if steps.is_empty() => {
+                let admin = Pointer::parse("/admin").ok()?;
+                known(&admin).ok()?.hide(value.get_mut("admin")?);
+            }
+            Secrets::ButAdmin if steps[0] != "admin" => {}
+            Secrets::Shown => {}
+            Secrets::Hidden | Secrets::ButAdmin => known(pointer).ok()?.hide(&mut value),
         }
         Some(value)
     }

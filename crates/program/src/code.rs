@@ -4,6 +4,7 @@ use std::sync::Arc;
 use crate::error::ProgramError;
 use crate::hook::Hook;
 use crate::limits::Limits;
+#[cfg(feature = "luau")]
 use crate::luau;
 use crate::machine::Machine;
 
@@ -32,7 +33,7 @@ impl Code {
                 source.len()
             )));
         }
-        let bytecode: Arc<[u8]> = luau::compile(name, source)?.into();
+        let bytecode: Arc<[u8]> = bytecode(name, source)?.into();
         let mut code = Code { name: name.into(), bytecode, hooks: Arc::default() };
         let machine = code.start(limits)?;
         code.hooks = Hook::ALL.into_iter().filter(|hook| machine.defines(*hook)).collect();
@@ -64,7 +65,7 @@ impl Code {
     /// # Errors
     /// What stands outside its functions has failed, with its line.
     pub fn start(&self, limits: Limits) -> Result<Box<dyn Machine>, ProgramError> {
-        Ok(Box::new(luau::Luau::start(&self.name, &self.bytecode, limits)?))
+        machine(&self.name, &self.bytecode, limits)
     }
 }
 
@@ -75,4 +76,25 @@ impl fmt::Debug for Code {
             .field("hooks", &self.hooks)
             .finish_non_exhaustive()
     }
+}
+
+#[cfg(feature = "luau")]
+fn bytecode(name: &str, source: &str) -> Result<Vec<u8>, ProgramError> {
+    luau::compile(name, source)
+}
+
+#[cfg(feature = "luau")]
+fn machine(name: &str, bytecode: &[u8], limits: Limits) -> Result<Box<dyn Machine>, ProgramError> {
+    Ok(Box::new(luau::Luau::start(name, bytecode, limits)?))
+}
+
+#[cfg(not(feature = "luau"))]
+fn bytecode(name: &str, _: &str) -> Result<Vec<u8>, ProgramError> {
+    let message = "this build runs no programs; build it with the feature `programs`".to_owned();
+    Err(ProgramError { program: name.to_owned(), line: None, message })
+}
+
+#[cfg(not(feature = "luau"))]
+fn machine(name: &str, _: &[u8], _: Limits) -> Result<Box<dyn Machine>, ProgramError> {
+    bytecode(name, "").map(|_| unreachable!("there is no code without a language"))
 }

@@ -5,10 +5,13 @@ mod code;
 mod error;
 mod hook;
 mod instance;
+#[cfg(feature = "luau")]
 mod json;
 mod limits;
+#[cfg(feature = "luau")]
 mod luau;
 mod machine;
+#[cfg(feature = "luau")]
 pub mod suite;
 
 pub use code::{Code, SOURCE_BYTES_MAX};

@@ -2,7 +2,7 @@
 // address, and no other page can make this one act.
 
 const KEY = "dunlin-token";
-const ROLES = ["see", "operate", "change"];
+const ROLES = ["see", "operate", "change", "program"];
 const TIMEOUT_MS = 15_000;
 
 export const session = {

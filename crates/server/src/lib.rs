@@ -23,6 +23,7 @@ mod error;
 mod message;
 mod metrics;
 mod program;
+mod programs;
 mod push;
 mod request;
 mod server;

@@ -6,6 +6,7 @@ mod engines;
 mod memory;
 mod pages;
 mod polls;
+mod programs;
 pub(crate) mod proxies;
 mod pusher;
 mod turns;

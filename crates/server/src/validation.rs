@@ -4,6 +4,8 @@
 //! open something. [`ValidConfig`] is made by all of them, whoever asks: `dunlin serve`, `dunlin config check`, a program that
 //! embeds the server. A change of a running server is judged by the same functions, for the keys that it changes.
 
+use std::sync::Arc;
+
 use dunlin_config::{
     ChannelOptions, Config, ConfigError, ConfigErrors, Map, Path, Secret, Tenant, TokenRules,
     Upstream, Webhooks,
@@ -11,12 +13,14 @@ use dunlin_config::{
 use dunlin_engine_servers::login::{credentials, is_in_file};
 use dunlin_engine_servers::tls as peer;
 use dunlin_net::Url;
+use dunlin_program::{Hook, ProgramError};
 use rustls::pki_types::ServerName;
 
 use crate::api::Method;
 use crate::api::scope::PUSH;
 use crate::namespace::bounded_regex;
 use crate::namespace::expression;
+use crate::programs::compiled;
 use crate::{auth, tls};
 
 /// A configuration that has passed every check: the only kind that is served.
@@ -69,6 +73,7 @@ pub(crate) fn settings(before: &Config, after: &Config, errors: &mut ConfigError
     engines(before, after, errors);
     scopes(before, after, errors);
     expressions(before, after, errors);
+    programs(before, after, errors);
     let (old, new) = (&before.client, &after.client);
     tokens("client.token", old.token.rules(), new.token.rules(), errors);
     let (old, new) = (&old.subscription_token, &new.subscription_token);
@@ -264,6 +269,59 @@ fn proxies(before: &Config, after: &Config, errors: &mut ConfigErrors) {
         }
         let authority = rest.split('/').next().unwrap_or(rest);
         certified_name(path.join("endpoint"), authority, errors);
+    }
+}
+
+/// Compiles every program that is new or different, and checks that programs have the functions that settings ask for.
+fn programs(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    if after.programs.is_empty() {
+        return;
+    }
+    let mut broken = Vec::new();
+    for (name, _, program) in after.programs.changes_from(&before.programs) {
+        let Some(program) = program.filter(|of| !of.source.trim().is_empty()) else { continue };
+        if let Err(ProgramError { line, message, .. }) = compiled(name, &program.source) {
+            let place = line.map_or_else(String::new, |line| format!("line {line}: "));
+            let path = Path::of("programs").join(name).join("source");
+            let fix = "correct it; `dunlin program check FILE` says the same";
+            errors.push(config_error(path, format!("{place}{message}"), fix));
+            broken.push(name);
+        }
+    }
+    let mut asks = |path: Path, name: &Option<Arc<str>>, hook: Hook| {
+        let Some(name) = name else { return };
+        let Some(program) = after.programs.get(name).filter(|_| !broken.contains(&name)) else {
+            return;
+        };
+        if compiled(name, &program.source).is_ok_and(|code| !code.defines(hook)) {
+            let sentence = format!("the program {name:?} has no function `{}`", hook.name());
+            let fix = "add it to the table that the program returns, or name another";
+            errors.push(config_error(path, sentence, fix));
+        }
+    };
+    let client = &after.client.proxy;
+    let path = Path::of("client.proxy");
+    asks(path.join("connect"), &client.connect, Hook::Connect);
+    asks(path.join("refresh"), &client.refresh, Hook::Refresh);
+    asks(path.join("rpc"), &client.rpc, Hook::Rpc);
+    for (namespace, of) in after.rpc.namespaces.iter() {
+        let path = Path::of("rpc.namespaces").join(namespace).join("proxy");
+        asks(path, &Some(Arc::clone(&of.proxy)), Hook::Rpc);
+    }
+    let mut channel = |path: Path, of: &ChannelOptions| {
+        asks(path.join("subscribe_proxy"), &of.subscribe_proxy, Hook::Subscribe);
+        asks(path.join("sub_refresh_proxy"), &of.sub_refresh_proxy, Hook::SubRefresh);
+        asks(path.join("publish_proxy"), &of.publish_proxy, Hook::Publish);
+    };
+    channel(Path::of("channel.without_namespace"), &after.channel.without_namespace);
+    // Other code may lack a function that namespaces ask for, though they have not changed.
+    let none = Map::new();
+    let same = after.programs.is_same(&before.programs);
+    let compared = if same { &before.channel.namespaces } else { &none };
+    for (name, _, of) in after.channel.namespaces.changes_from(compared) {
+        if let Some(of) = of {
+            channel(Path::of("channel.namespaces").join(name), of);
+        }
     }
 }
 

@@ -91,8 +91,16 @@ decision_results!(
 pub enum ProxyReply {
     /// Status and body of a backend's response.
     Response(u16, Box<[u8]>),
-    /// The program's decision.
+    /// The embedding program's decision.
     Decided(AnyDecision),
+    /// The results of a program, as a JSON object.
+    Result(Box<[u8]>),
+    /// A program has no opinion.
+    Nothing,
+    /// A program has refused.
+    Denied(Denial),
+    /// A program has refused with an error of the protocol.
+    Refused(ErrorCode),
 }
 
 impl ProxyReply {
@@ -101,6 +109,10 @@ impl ProxyReply {
     pub fn read<T: DecisionResult>(self) -> Result<BackendDecision<T>, ProxyError> {
         match self {
             ProxyReply::Response(status, body) => response::read(status, &body),
+            ProxyReply::Result(result) => response::result(&result),
+            ProxyReply::Nothing => Ok(BackendDecision::Nothing),
+            ProxyReply::Denied(denial) => response::denied(denial),
+            ProxyReply::Refused(code) => Ok(BackendDecision::Error(code.into())),
             ProxyReply::Decided(decided) => match T::of(decided) {
                 Some(Ok(granted)) => Ok(BackendDecision::Granted(granted)),
                 Some(Err(denial)) => response::denied(denial),

@@ -27,13 +27,20 @@ pub enum ProxyError {
     Malformed(String),
     /// The proxy was changed or removed while the request waited.
     Cancelled,
+    /// A program has failed; it was logged and counted.
+    Program,
+    /// A program leaves the decision to the settings.
+    Undecided,
 }
 
 impl ProxyError {
     /// The metric that counts it.
     pub fn metric(&self) -> ProxyMetric {
         match self {
-            ProxyError::Unreachable(_) | ProxyError::Cancelled => ProxyMetric::Unreachable,
+            ProxyError::Unreachable(_)
+            | ProxyError::Cancelled
+            | ProxyError::Program
+            | ProxyError::Undecided => ProxyMetric::Unreachable,
             ProxyError::TimedOut => ProxyMetric::TimedOut,
             ProxyError::Overflow | ProxyError::ShareFull => ProxyMetric::Overflow,
             ProxyError::BreakerOpen => ProxyMetric::BreakerOpen,
@@ -46,6 +53,7 @@ impl ProxyError {
     pub fn reply(&self) -> Error<'static> {
         match self {
             ProxyError::Overflow | ProxyError::ShareFull => ErrorCode::TooManyRequests.into(),
+            ProxyError::Undecided => ErrorCode::PermissionDenied.into(),
             _ => ErrorCode::Internal.into(),
         }
     }
@@ -70,6 +78,8 @@ impl fmt::Display for ProxyError {
             }
             ProxyError::TooLong => f.write_str("its answer is longer than answer_bytes_max"),
             ProxyError::Malformed(why) => write!(f, "its answer is not valid: {why}"),
+            ProxyError::Program => f.write_str("the program has failed"),
+            ProxyError::Undecided => f.write_str("the program leaves it to the settings"),
             ProxyError::Cancelled => f.write_str("the proxy was changed while the request waited"),
         }
     }

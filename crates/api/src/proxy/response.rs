@@ -318,6 +318,18 @@ pub(super) fn read<'a, T: Deserialize<'a>>(
         .map_or(BackendDecision::Nothing, |ObjectOnly(result)| BackendDecision::Granted(result)))
 }
 
+/// Parses the results of a program.
+///
+/// # Errors
+/// They are malformed.
+pub(super) fn result<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+) -> Result<BackendDecision<T>, ProxyError> {
+    serde_json::from_slice::<ObjectOnly<T>>(body)
+        .map(|ObjectOnly(result)| BackendDecision::Granted(result))
+        .map_err(|error| ProxyError::Malformed(error.to_string()))
+}
+
 /// Converts a denial to a decision.
 ///
 /// # Errors

@@ -75,6 +75,9 @@ fn valid(chain: &str, key: &str) -> Value {
                 "upstream": "backend", "path": "/events", "events": ["publish"], "secret": secret("hook"),
             }},
         },
+        "programs": {"moderate": {
+            "source": "return { publish = function() return true end }", "on_error": "deny",
+        }},
         "proxies": {"backend": {
             "endpoint": "https://backend.example/connect", "ca": chain, "http_headers": ["Cookie"],
             "static_headers": {"Authorization": secret("Bearer")},

@@ -206,6 +206,7 @@ fn every_metric_that_the_docs_name_exists() {
         "cluster/src/state.rs",
         "server/src/engines/stats.rs",
         "server/src/metrics/mod.rs",
+        "server/src/programs.rs",
         "push-service/src/metrics.rs",
         "webhooks/src/health.rs",
         "webhooks/src/stats.rs",

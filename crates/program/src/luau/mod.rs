@@ -214,7 +214,13 @@ impl Luau {
                 Field::Pairs(pairs) => {
                     let of = self.lua.create_table_with_capacity(0, pairs.len())?;
                     for (name, value) in pairs {
-                        of.raw_set(name.to_ascii_lowercase(), value.as_str())?;
+                        // Lines of one field are one list (RFC 9110 §5.3).
+                        let name = name.to_ascii_lowercase();
+                        let lines = match of.raw_get::<Option<String>>(name.as_str())? {
+                            Some(before) => format!("{before}, {value}"),
+                            None => value.clone(),
+                        };
+                        of.raw_set(name, lines)?;
                     }
                     table.raw_set(*name, of)?;
                 }

@@ -73,6 +73,7 @@ const fn name(role: AdminRole) -> &'static str {
         AdminRole::See => "see",
         AdminRole::Operate => "operate",
         AdminRole::Change => "change",
+        AdminRole::Program => "program",
     }
 }
 
@@ -109,7 +110,7 @@ impl Admin {
         conn: ConnId,
         request: &http::RequestHead<'_>,
     ) -> Result<Principal, ProblemDetails> {
-        let everything = |role| Principal { role, secrets: role == AdminRole::Change };
+        let everything = |role| Principal { role, secrets: role >= AdminRole::Change };
         let changes = !matches!(request.method, Method::Get | Method::Head);
         if changes {
             refuse_foreign_page(request)?;
@@ -123,7 +124,7 @@ impl Admin {
                 .ok_or_else(|| self.unauthorized(cx, conn, "the token is unknown"));
         }
         if is_local_socket(cx, conn) {
-            return Ok(everything(AdminRole::Change));
+            return Ok(everything(AdminRole::Program));
         }
         let config = &self.store.head().config;
         if config.admin.demands_token() {
@@ -187,7 +188,7 @@ impl Admin {
         let admin = &self.store.head().config.admin;
         let operator = self.operator.as_ref().map(|operator| &operator.token);
         let named = admin.tokens.values().filter_map(|of| Some((of.token.as_ref()?, of.role)));
-        let whole = admin.token.iter().chain(operator).map(|token| (token, AdminRole::Change));
+        let whole = admin.token.iter().chain(operator).map(|token| (token, AdminRole::Program));
         let matching = whole.chain(named).filter(|(token, _)| token.matches(shown));
         matching.map(|(_, role)| role).max()
     }

@@ -240,6 +240,52 @@ fn a_token_may_what_its_role_says() {
 }
 
 #[test]
+fn programs_and_the_tokens_that_load_them_take_the_role_program() {
+    let mut config = with_secrets();
+    config.admin.token = Some(Secret::new("the token of them all"));
+    for (name, role) in [("deploy", AdminRole::Change), ("author", AdminRole::Program)] {
+        let token = Some(Secret::new(format!("the token of {name}, long enough")));
+        config.admin.tokens.insert(name, AdminToken { token, role });
+    }
+    let mut server = TestServer::begin(1, config, None);
+    let program =
+        r#"{"source":"return { publish = function() return true end }","on_error":"deny"}"#;
+    let mine = r#"{"token":"a token that is my own","role":"program"}"#;
+    server.token = Some("the token of deploy, long enough");
+    for (path, body) in [
+        ("/config/programs/p", program),
+        ("/config/programs/p?dry_run=1", program),
+        ("/config/admin/tokens/mine", mine),
+        ("/config/admin/tokens/author/token", "\"a token that is my own\""),
+        ("/config/admin/token", "\"a token that is my own\""),
+    ] {
+        let refused = server.put(path, body);
+        assert_eq!(refused.status, 403, "{path}: {refused:?}");
+        assert!(refused.json().to_string().contains("role `program`"), "{path}: {refused:?}");
+    }
+    // Nor does it read a token that may.
+    for path in ["/config?secrets=1", "/config/admin?secrets=1", "/config/admin/tokens?secrets=1"] {
+        let read = server.get(path);
+        assert_eq!(read.status, 200, "{path}: {read:?}");
+        assert!(
+            !read.json().to_string().contains("long enough")
+                && !read.json().to_string().contains("of them all"),
+            "{path}"
+        );
+    }
+    assert_eq!(server.get("/config/api/keys?secrets=1").json()["backend"], "0123456789abcdef0123");
+    let less = r#"{"token":"a token of the watch","role":"operate"}"#;
+    assert_eq!(server.put("/config/admin/tokens/watch", less).status, 201, "lower roles it makes");
+    server.token = Some("the token of author, long enough");
+    let made = server.put("/config/programs/p", program);
+    assert_eq!(made.status, 201, "{made:?}");
+    assert_eq!(server.get("/config/admin/token?secrets=1").json(), "the token of them all");
+    server.token = Some("the token of deploy, long enough");
+    let gone = server.call("DELETE", "/config/programs/p", &[], "");
+    assert_eq!(gone.status, 403, "{gone:?}");
+}
+
+#[test]
 fn the_socket_is_the_way_in_of_the_local_operator() {
     let server = with_state();
     let call = |head: &str, body: &str| {

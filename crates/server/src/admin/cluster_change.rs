@@ -446,6 +446,7 @@ impl Admin {
                     expected: None,
                     origin: shared.origin.clone(),
                     secrets: true,
+                    programs: true,
                     durable: false,
                     canary: None,
                 };

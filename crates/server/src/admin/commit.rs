@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use dunlin_config::store::Origin;
 use dunlin_config::{
-    Applies, Change, ChangedKey, Config, ConfigErrors, Effect, Effects, PreparedChange, Snapshot,
-    sends_secret_elsewhere,
+    AdminRole, Applies, Change, ChangedKey, Config, ConfigErrors, Effect, Effects, PreparedChange,
+    Snapshot, sends_secret_elsewhere,
 };
 use dunlin_engine_servers::login;
 use dunlin_net::{ConnId, TimerId};
@@ -49,6 +49,20 @@ pub(super) enum ReplyTo {
     Follow(u64),
 }
 
+/// Whether a change loads programs, or makes a token that may.
+fn loads_programs(before: &Config, after: &Config) -> bool {
+    let tokens = after.admin.tokens.changes_from(&before.admin.tokens);
+    before.programs != after.programs
+        || before.admin.token != after.admin.token
+        || tokens.filter_map(|(_, _, after)| after).any(|of| of.role == AdminRole::Program)
+}
+
+fn programs_need_role() -> ProblemDetails {
+    let detail = "programs, `admin.token` and tokens of role `program` are set by an admin token of role `program`, \
+                  by the token in the state directory, or through its socket";
+    ProblemDetails::new(&problem::FORBIDDEN, detail.to_owned())
+}
+
 /// A change that a client or another node has submitted.
 pub(super) struct SubmittedChange {
     pub(super) to: ReplyTo,
@@ -57,6 +71,8 @@ pub(super) struct SubmittedChange {
     pub(super) origin: Origin,
     /// Whether its caller may set secrets.
     pub(super) secrets: bool,
+    /// Whether its caller may load programs.
+    pub(super) programs: bool,
     pub(super) durable: bool,
     pub(super) canary: Option<CanaryOptions>,
 }
@@ -275,6 +291,9 @@ impl Admin {
             && concerns_secrets()
         {
             return Err(self.secrets_need_token(cx, conn));
+        }
+        if !submitted.programs && loads_programs(&base.config, &prepared.snapshot().config) {
+            return Err(programs_need_role());
         }
         Ok(prepared)
     }

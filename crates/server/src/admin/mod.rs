@@ -272,6 +272,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     registry.register_collector(Box::new(Arc::clone(&state.upstreams.stats)));
     registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
     registry.register_collector(Box::new(Arc::clone(&state.proxies)));
+    registry.register_collector(Box::new(Arc::clone(&state.programs)));
     registry.register_collector(Box::new(Arc::clone(&state.engines)));
     registry.register_collector(Box::new(Arc::clone(&state.cluster)));
     if let Some(push) = &push {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_config::store::{Origin, Revision};
-use dunlin_config::{Applies, Change, ChangedKey, Pointer, Secrets, Snapshot, schema};
+use dunlin_config::{AdminRole, Applies, Change, ChangedKey, Pointer, Secrets, Snapshot, schema};
 use dunlin_net::ConnId;
 use dunlin_net::http::{self, Method};
 use serde_json::{Value, json};
@@ -29,6 +29,7 @@ impl Admin {
         let options = ConfigQuery::parse(request.query, self.state.workers())?;
         let secrets = match (options.secrets, caller.secrets) {
             (false, _) => Secrets::Hidden,
+            (true, true) if caller.role < AdminRole::Program => Secrets::ButAdmin,
             (true, true) => Secrets::Shown,
             (true, false) => return Err(self.secrets_need_token(cx, conn)),
         };
@@ -60,6 +61,7 @@ impl Admin {
             durable: options.durable,
             canary: options.canary,
             secrets: caller.secrets,
+            programs: caller.role >= AdminRole::Program,
         };
         if options.dry_run {
             return self.dry_run(cx, conn, &submitted);

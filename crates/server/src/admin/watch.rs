@@ -55,8 +55,8 @@ impl Admin {
         if self.watchers.is_empty() {
             return;
         }
-        // Encoded once for all watchers that have `before`, by whether secrets are shown.
-        let mut encoded: [Option<Vec<u8>>; 2] = [None, None];
+        // Encoded once for all watchers that have `before`, by which secrets are shown.
+        let mut encoded: [Option<Vec<u8>>; 3] = [None, None, None];
         for at in 0..self.watchers.len() {
             let watcher = &self.watchers[at];
             if watcher.behind || watcher.at != before {
@@ -66,7 +66,7 @@ impl Admin {
                 continue;
             }
             let (conn, secrets) = (watcher.conn, watcher.secrets);
-            let form = usize::from(matches!(secrets, Secrets::Shown));
+            let form = secrets as usize;
             let head = self.store.head().revision;
             let events = encoded[form].get_or_insert_with(|| {
                 let mut events = Vec::new();
@@ -169,7 +169,8 @@ pub(super) fn describe(revision: &Revision, secrets: Secrets) -> Value {
         .iter()
         .map(|change| match secrets {
             Secrets::Shown => json!(change),
-            Secrets::Hidden => json!(change.hidden()),
+            Secrets::ButAdmin if !change.pointer.starts_with("/admin") => json!(change),
+            Secrets::Hidden | Secrets::ButAdmin => json!(change.hidden()),
         })
         .collect();
     let mut event = summary(revision);

@@ -33,6 +33,7 @@ use crate::metrics::loop_stats::LoopStats;
 use crate::metrics::transports::TransportGauges;
 use crate::metrics::{Counters, KeyCounters, Metric};
 use crate::program::Program;
+use crate::programs::ProgramsStats;
 use crate::proxy::ProxiesStats;
 use crate::state::fanout_scheduler::FanoutScheduler;
 use crate::state::pressure::Pressure;
@@ -106,6 +107,8 @@ pub(crate) struct ServerState {
     pub(crate) upstreams: UpstreamsState,
     /// Statistics of the calls of proxies.
     pub(crate) proxies: Arc<ProxiesStats>,
+    /// Statistics of programs in Luau.
+    pub(crate) programs: Arc<ProgramsStats>,
     /// How often each effect of a change of the settings was brought about.
     pub(crate) effects: Arc<EffectCounts>,
     /// Statistics of the engines.
@@ -180,6 +183,7 @@ impl ServerState {
             counters: (0..workers).map(|_| Counters::default()).collect(),
             transports: (0..workers).map(|_| TransportGauges::default()).collect(),
             proxies: Arc::default(),
+            programs: Arc::default(),
             effects: Arc::default(),
             engines: Arc::default(),
             disks: OnceLock::new(),

@@ -129,6 +129,10 @@ impl Worker<'_> {
             }
             Effect::Cluster => turn.core.apply_cluster(),
             Effect::Proxies => self.clients.apply_proxies(turn.core),
+            Effect::Programs => {
+                self.clients.deciders.programs.apply(turn.core);
+                self.clients.apply_proxies(turn.core);
+            }
             Effect::ExpressionData if effects.contains(Effect::Proxies) => {}
             Effect::ExpressionData => self.clients.apply_proxies(turn.core),
             Effect::Upstreams => self.clients.deciders.apply_upstreams(turn.core),

@@ -54,6 +54,7 @@ mod parts;
 mod permission;
 mod poll;
 mod program;
+mod programs;
 mod proxy;
 mod proxy_channels;
 mod proxy_renewals;
@@ -231,6 +232,7 @@ impl<'w> Worker<'w> {
         }
         self.fanout.apply_pacing(&mut self.core, None);
         self.core.apply_hooks();
+        self.clients.deciders.programs.apply(&self.core);
         self.clients.apply_proxies(&self.core);
         if !(self.core.settings.config.engines.is_empty() && self.core.settings.engines.is_empty())
         {
@@ -485,6 +487,7 @@ impl Handler for Worker<'_> {
         self.clients.continue_walks(&mut self.core.turn(cx));
         self.clients.expire_subscriptions(&mut self.core.turn(cx));
         self.clients.handle_answers(&mut self.core.turn(cx));
+        self.clients.run_programs(&mut self.core.turn(cx));
         self.turn(cx);
         self.clients.deciders.send_to_backends(&mut self.core.turn(cx));
         self.front.enforce_buffer_limits(&mut self.core.turn(cx));
@@ -508,6 +511,7 @@ impl Handler for Worker<'_> {
             || !self.clients.large_answers.is_idle()
             || self.clients.sessions.subscriptions_have_expired(&self.core)
             || self.clients.deciders.has_answers()
+            || self.clients.deciders.programs.is_waiting()
             || self.engines.has_engine_events();
         if !self.affected.is_idle() || waits {
             return Sleep::Poll;

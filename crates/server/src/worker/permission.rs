@@ -394,7 +394,12 @@ impl Claim<'_> {
             && self.permits_by_keys(permission, subscribed)
     }
 
-    /// The same, regardless of proxies.
+    /// Whether the connection's token grants it.
+    pub(super) fn is_capable(&self, permission: Permission) -> bool {
+        self.capable.contains(permission.capability())
+    }
+
+    /// The same as [`permits_by_rules`](Self::permits_by_rules), regardless of proxies.
     pub(super) fn permits_by_keys(&self, permission: Permission, subscribed: bool) -> bool {
         permits_by_keys(
             &self.namespace.rules,
@@ -442,12 +447,14 @@ impl Standings<'_> {
         };
         let rights = claim.standing(basis, self.grants.get(session, channel), self.renewed);
         // Where the rules decided in place of a backend they go on deciding.
-        let proxy = namespace.rules.subscribe_proxy.as_ref();
-        let falls_back = proxy
-            .and_then(|name| self.settings.config.proxies.get(name))
-            .is_some_and(|of| of.on_failure == OnFailure::Rules)
-            && !basis.granted
-            && claim.permits_by_keys(Permission::Subscribe, false);
+        let config = &self.settings.config;
+        let falls_back = namespace.rules.subscribe_proxy.as_ref().is_some_and(|name| {
+            let backend = config.proxies.get(name);
+            backend.is_some_and(|of| of.on_failure == OnFailure::Rules)
+                || config.programs.contains_key(name)
+        });
+        let falls_back =
+            falls_back && !basis.granted && claim.permits_by_keys(Permission::Subscribe, false);
         SubscriberRights { subscription: rights.subscription || falls_back, ..rights }
     }
 }
@@ -531,6 +538,23 @@ impl Sessions {
             return Err(ErrorCode::PermissionDenied.with_reason(why));
         }
         Ok((Arc::clone(&claim.namespace.options), claim.cursor_owner()))
+    }
+
+    /// Whether a session would have this permission if the channel had no proxy: by its token, or by the rules.
+    pub(super) fn permits_without_proxy(
+        &self,
+        core: &Core<'_>,
+        session: SessionId,
+        channel: &str,
+        permission: Permission,
+    ) -> bool {
+        let subscribed = core.hub.is_subscribed(session, channel);
+        self.claim(core, session, channel).is_ok_and(|claim| {
+            let allow = self.grants.allow(session, channel);
+            claim.is_capable(permission)
+                || allow.contains(permission.capability())
+                || claim.permits_by_keys(permission, subscribed)
+        })
     }
 
     /// Returns the proxy that decides about this permission in a channel. `None` also where it is not asked: for private and

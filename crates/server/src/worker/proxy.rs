@@ -21,6 +21,7 @@ use super::deciders::Deciders;
 use super::key_wait::Unverified;
 use super::link::{Link, Role};
 use super::parts::{ForwardedFields, ForwardedTable, ProxyCall};
+use super::programs::Programs;
 use super::sessions::Sessions;
 use super::turn::{Core, Turn};
 use crate::auth::Identity;
@@ -53,6 +54,7 @@ impl Deciders {
         {
             wanted.add(&program.headers);
         }
+        Programs::add_wanted(config, &mut wanted);
         wanted.meta |= core.settings.looks_at_meta;
         wanted
     }
@@ -112,12 +114,28 @@ impl Deciders {
         self.backends.as_mut().is_some_and(|of| !of.client.caller().ended.is_empty())
     }
 
+    /// Asks a program, or a backend. Returns the call with the answer if there is one at once: that of a program, or why a backend
+    /// was not asked. `None`: the call waits.
+    pub(super) fn ask(
+        &mut self,
+        turn: &mut Turn<'_, '_>,
+        sessions: &Sessions,
+        call: ProxyCall,
+        question: &Question<'_>,
+    ) -> Option<(ProxyCall, BackendResult)> {
+        if self.programs.has(&call.proxy) {
+            return self.ask_program(turn, sessions, call, question);
+        }
+        let asked = self.ask_backend(turn, &sessions.forwarded, call, question);
+        asked.err().map(|(call, fault)| (call, Err(fault)))
+    }
+
     /// Asks a backend.
     ///
     /// # Errors
     /// The request is not sent and the call is not stored; the caller continues as after a malformed response.
     #[expect(clippy::result_large_err, reason = "it is looked at where it is made")]
-    pub(super) fn ask(
+    fn ask_backend(
         &mut self,
         turn: &mut Turn<'_, '_>,
         forwarded: &ForwardedTable,
@@ -174,6 +192,9 @@ impl Deciders {
         proxy: &str,
         fault: &ProxyError,
     ) {
+        if self.programs.report(proxy, turn.cx.now_ms(), fault) {
+            return;
+        }
         match (&mut self.program, &mut self.backends) {
             (Some(program), _) if proxy.is_empty() => {
                 if let Some(before) = program.log.pass(turn.cx.now_ms()) {
@@ -185,8 +206,11 @@ impl Deciders {
         }
     }
 
-    /// Whether the rules decide if the backend fails to.
+    /// Whether the rules decide if the backend, or the program, fails to.
     pub(super) fn falls_back(&self, proxy: &str) -> bool {
+        if let Some(falls_back) = self.programs.falls_back(proxy) {
+            return falls_back;
+        }
         let backends = self.backends.as_ref();
         backends.is_some_and(|backends| backends.on_failure(proxy) == OnFailure::Rules)
     }
@@ -286,10 +310,10 @@ impl Clients {
         // From here on the proxy's own timeouts apply.
         turn.cx.set_deadline(conn, None);
         let call = self.call((conn, session, id), Event::Connect, proxy, "", said);
-        if let Err((call, fault)) =
-            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Connect(request))
+        if let Some((call, answer)) =
+            self.deciders.ask(turn, &self.sessions, call, &Question::Connect(request))
         {
-            self.connect_decided(turn, &call, Err(fault));
+            self.connect_decided(turn, &call, answer);
         }
     }
 
@@ -462,10 +486,10 @@ impl Clients {
             }
         };
         let call = self.call((conn, session, Some(id)), Event::Rpc, &proxy, "", b"");
-        if let Err((call, fault)) =
-            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Rpc(request))
+        if let Some((call, answer)) =
+            self.deciders.ask(turn, &self.sessions, call, &Question::Rpc(request))
         {
-            self.rpc_decided(turn, &call, Err(fault));
+            self.rpc_decided(turn, &call, answer);
         }
         Ok(())
     }

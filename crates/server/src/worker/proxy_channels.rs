@@ -48,10 +48,10 @@ impl Clients {
             self.subscribe_decided(turn, &call, Ok(answered), false);
             return Ok(());
         }
-        if let Err((call, fault)) =
-            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Subscribe(request))
+        if let Some((call, answer)) =
+            self.deciders.ask(turn, &self.sessions, call, &Question::Subscribe(request))
         {
-            self.subscribe_decided(turn, &call, Err(fault), true);
+            self.subscribe_decided(turn, &call, answer, true);
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Clients {
             Ok(decision) => return self.refuse(turn, call, decision),
             Err(fault) => {
                 self.deciders.report_fault(turn, &call.proxy, &fault);
-                match self.keys_permit(turn.core, call, Permission::Subscribe) {
+                match self.rules_permit(turn.core, call, Permission::Subscribe, &fault) {
                     true => self.subscribe_granted(turn, call, *id, request, None),
                     false => Err(fault.reply()),
                 }
@@ -104,10 +104,12 @@ impl Clients {
         let (session, channel) = (call.session, &*request.channel);
         let asked = self.sessions.client_side(turn.core, request)?;
         let Some(result) = result else {
-            let entitlement = self
-                .sessions
-                .claim(turn.core, session, channel)?
-                .entitle(Source::Fallback, asked)?;
+            let claim = self.sessions.claim(turn.core, session, channel)?;
+            let source = match claim.is_capable(Permission::Subscribe) {
+                true => Source::Client,
+                false => Source::Fallback,
+            };
+            let entitlement = claim.entitle(source, asked)?;
             self.begin_subscription(turn, (session, id), channel, entitlement);
             return Ok(());
         };
@@ -143,10 +145,10 @@ impl Clients {
         turn.core.namespace_of(&request.channel)?;
         let channel = &*request.channel;
         let call = self.call((conn, session, Some(id)), Event::Publish, proxy, channel, said);
-        if let Err((call, fault)) =
-            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Publish(request))
+        if let Some((call, answer)) =
+            self.deciders.ask(turn, &self.sessions, call, &Question::Publish(request))
         {
-            self.publish_decided(turn, &call, Err(fault));
+            self.publish_decided(turn, &call, answer);
         }
         Ok(())
     }
@@ -174,7 +176,7 @@ impl Clients {
             Ok(decision) => return self.refuse(turn, call, decision),
             Err(fault) => {
                 self.deciders.report_fault(turn, &call.proxy, &fault);
-                if !self.keys_permit(turn.core, call, Permission::Publish) {
+                if !self.rules_permit(turn.core, call, Permission::Publish, &fault) {
                     return turn.reply_error(call.conn, *id, &fault.reply());
                 }
                 NewPublication::default()
@@ -190,14 +192,16 @@ impl Clients {
         }
     }
 
-    /// Whether the `allow_` keys permit what a backend has not decided, and may decide.
-    fn keys_permit(&self, core: &Core<'_>, call: &ProxyCall, permission: Permission) -> bool {
-        let subscribed = core.hub.is_subscribed(call.session, &call.channel);
-        self.deciders.falls_back(&call.proxy)
-            && self
-                .sessions
-                .claim(core, call.session, &call.channel)
-                .is_ok_and(|claim| claim.permits_by_keys(permission, subscribed))
+    /// Whether the rules permit what a backend or a program has not decided, if they may decide. A program may leave it to them.
+    fn rules_permit(
+        &self,
+        core: &Core<'_>,
+        call: &ProxyCall,
+        permission: Permission,
+        fault: &ProxyError,
+    ) -> bool {
+        (matches!(fault, ProxyError::Undecided) || self.deciders.falls_back(&call.proxy))
+            && self.sessions.permits_without_proxy(core, call.session, &call.channel, permission)
     }
 
     /// The backend has refused.

@@ -81,10 +81,10 @@ impl Clients {
             return false;
         };
         let call = self.call((conn, session, None), Event::Refresh, &proxy, "", b"");
-        if let Err((call, fault)) =
-            self.deciders.ask(turn, &self.sessions.forwarded, call, &Question::Refresh)
+        if let Some((call, answer)) =
+            self.deciders.ask(turn, &self.sessions, call, &Question::Refresh)
         {
-            self.refresh_decided(turn, &call, Err(fault));
+            self.refresh_decided(turn, &call, answer);
         }
         true
     }
@@ -152,10 +152,8 @@ impl Clients {
         }
         let Some(proxy) = proxy else { return false };
         let call = self.call((conn, session, None), Event::SubRefresh, &proxy, channel, b"");
-        if let Err((call, fault)) =
-            self.deciders.ask(turn, &self.sessions.forwarded, call, &question)
-        {
-            self.sub_refresh_decided(turn, &call, Err(fault));
+        if let Some((call, answer)) = self.deciders.ask(turn, &self.sessions, call, &question) {
+            self.sub_refresh_decided(turn, &call, answer);
         }
         true
     }
