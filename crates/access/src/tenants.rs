@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_token_says_is_its_tenants() {
+    fn claims_are_those_of_the_tokens_tenant() {
         let tenants = Tenants::default().next(&config(&[]), &config(&["acme"]), false);
         let acme = tenants.get("acme").unwrap();
         let mut identity = Identity { user: "42".into(), ..Identity::default() };

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_named() {
+    fn node_that_does_not_answer_is_named() {
         let mut calls = Calls::default();
         let id = call(&mut calls, &["a", "b", "c"]);
         calls.handle_response(id, "a", br#"{"result":{}}"#);

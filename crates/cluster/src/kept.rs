@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_and_not_kept_any_more_is_kept_again_as_it_was_last() {
+    fn record_that_the_store_lost_is_written_again_in_its_last_version() {
         let mut known = KnownCalls::default();
         known.add(Method::BlockUser, br#"{"user":"ann"}"#, 3);
         known.add(Method::UnblockUser, br#"{"user":"ann"}"#, 3);

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gathered_is_what_somebody_wants_to_know() {
+    fn members_are_gathered_only_as_far_as_requests_want() {
         let info = |client: u64, user: &str| ClientInfo {
             user_is_number: false,
             foreign_client: None,

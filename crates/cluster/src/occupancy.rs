@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_occupied_before_a_hook_wanted_to_know_ends_once() {
+    fn occupancy_before_a_hook_was_set_ends_once() {
         let mut world = World::new(2);
         for at in 0..2 {
             world.nodes[at].handle_own(key("a"), OccupancyEdge::Known);

@@ -130,7 +130,7 @@ mod tests {
 
     /// Regression test: each request caused a separate read, even if many requested one channel at once.
     #[test]
-    fn who_asks_before_a_read_shares_it_and_who_asks_during_one_waits_for_the_next() {
+    fn request_before_a_read_shares_it_and_one_during_it_waits_for_the_next() {
         let (mut reads, room) = (PresenceReads::default(), Arc::from("room"));
         reads.add(&room, request(1));
         reads.add(&room, request(2));

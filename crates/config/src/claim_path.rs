@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_language_of_paths_would_read_otherwise_is_no_path() {
+    fn ambiguous_path_is_refused() {
         for path in ["tier", "org.id", r"org.https://x\.y/region", r"roles.\#", "a-b_c.0"] {
             assert!(ClaimPath::from(path).is_legal(), "{path}");
         }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_json_is_read_as_it_stands() {
+    fn json_value_is_read_as_it_stands() {
         let text = r#"{"b": [1, -2, 2.5, "x\n", true, null], "a": {"c": {}}}"#;
         let value = parse(text.as_bytes(), 1_000).unwrap();
         assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_or_too_long_is_said() {
+    fn malformed_or_long_json_is_reported() {
         assert!(reported("{\"a\": 1,}")[0].contains("this is not JSON: "));
         assert!(reported("{} {}")[0].contains("trailing characters"));
         assert!(reported("")[0].contains("EOF"));

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_backtrack_is_refused_with_what_to_write() {
+    fn pattern_that_backtracks_is_refused_with_the_form_to_write() {
         for pattern in
             ["*a*", "**", "(a+)+$", "(.*a){20}", "a|b", "[", "[]", "[!]", "[z-a]", "", "a]"]
         {

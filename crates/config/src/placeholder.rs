@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_for_a_secret_is_none_and_a_random_one_is_taken() {
+    fn placeholder_is_refused_as_a_secret_and_a_random_text_is_taken() {
         for stands in [
             "put openssl rand -hex 32 here",
             "put the secret of your app here",

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_has_for_itself_is_found_however_a_change_says_it() {
+    fn key_of_a_single_node_is_found_in_every_form_of_a_change() {
         for change in [
             put("/server/client_addr", json!("127.0.0.1:1")),
             put("/server", json!({})),

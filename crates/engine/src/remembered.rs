@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_is_remembered_and_the_rest_is_bounded() {
+    fn recently_used_entries_are_kept_and_the_rest_is_bounded() {
         let used: Arc<str> = "used".into();
         let mut remembered = RecentStreams::default();
         for number in 0..3 * REMEMBERED_MAX as u64 {

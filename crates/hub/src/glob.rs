@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn malformed_pattern_is_refused() {
         for pattern in ["{", "}", "{a", "[", "\\", &"{a,b}".repeat(10), &"a".repeat(2000)] {
             assert_eq!(expand(pattern), None, "{pattern}");
         }

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_kept_is_a_gap_at_the_end_and_never_in_between() {
+    fn publications_not_kept_are_a_gap_at_the_end_and_never_in_between() {
         let mut stream = stream(3, 10);
         stream.top = 4;
         let read = |stream: &Stream, since: Option<u64>, reverse| {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_the_state_gets_the_last_publication_alone() {
+    fn subscriber_of_the_state_gets_the_last_publication_alone() {
         let mut stream = stream(10, 4);
         let recover =
             |stream: &Stream, since| stream.recover_latest(since).map(|all| offsets(&all));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_id_is_refused() {
+    fn malformed_id_is_refused() {
         for text in ["", "+1", "-1", "01", "1e3", "9007199254740992", "99999999999999999999", " 1"]
         {
             assert_eq!(text.parse::<SessionId>(), Err(InvalidSessionId), "{text:?}");

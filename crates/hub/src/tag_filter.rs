@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_does_not_compare() {
+    fn value_that_is_no_number_does_not_compare() {
         for text in ["", "-", "+", ".", "1.", ".5", "1e3", "0x1", "1 ", "١"] {
             assert_eq!(compare(text, "1"), None, "{text:?}");
         }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_after_a_snapshot_is_distinguished() {
+    fn values_after_a_snapshot_are_distinguished() {
         let times = Histogram::<256>::default();
         (0..10).for_each(|_| times.record(1_000_000));
         let earlier = times.snapshot();

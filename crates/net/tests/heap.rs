@@ -11,7 +11,7 @@ fn resident_bytes() -> usize {
 }
 
 #[test]
-fn what_was_held_once_goes_back_to_the_system() {
+fn freed_memory_returns_to_the_system() {
     const PIECES: usize = 4_000;
     const BYTES: usize = 20_000;
     let before = resident_bytes();

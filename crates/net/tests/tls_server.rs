@@ -185,7 +185,7 @@ fn keys_are_renewed_in_both_directions() {
 }
 
 #[test]
-fn who_only_renews_keys_is_not_served_for_ever() {
+fn peer_that_only_updates_keys_is_closed() {
     let server = Server::start();
     let config = server.config(rustls::crypto::ring::default_provider());
     let mut stream = server.connect(&config);

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_left_together_is_one_record() {
+    fn requests_sent_together_are_one_record() {
         let mut queue = Queue::default();
         queue.push(request(1, 10, Kind::GET), 50);
         queue.push(request(51, 10, Kind::GET), 50);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_field_is_named() {
         let error = |body: &str| {
             EmulationRequest::parse(Format::Json, body.as_bytes()).unwrap_err().to_string()
         };

@@ -494,7 +494,7 @@ fn capabilities_grant_what_a_namespace_does_not() {
 }
 
 #[test]
-fn what_a_channel_has_not_needs_no_permission() {
+fn option_that_a_channel_lacks_needs_no_permission() {
     let cluster = Cluster::start_with(1, |config| {
         let bare = ChannelOptions { history_size: 0, history_ttl_ms: 0, ..kept() };
         config.channel.namespaces.insert("bare", bare);
@@ -639,7 +639,7 @@ fn a_poll_that_waits_ends_with_what_has_let_it_in() {
 }
 
 #[test]
-fn who_may_not_see_who_is_present_any_more_sees_no_joins() {
+fn client_that_loses_presence_permission_gets_no_joins() {
     let cluster = Cluster::start_with(1, |config| {
         let options = &mut config.channel.without_namespace;
         options.join_leave = true;

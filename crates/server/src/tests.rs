@@ -346,7 +346,7 @@ fn a_token_that_ends_never_lets_its_client_stay() {
 }
 
 #[test]
-fn who_comes_faster_than_is_accepted_is_served_later_on_every_listener() {
+fn connections_beyond_the_accept_rate_are_served_later_on_every_listener() {
     // Free a moment ago; another process may still take it.
     let second = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let cluster = Cluster::start_with(1, |config| {

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_goes_with_the_address_the_member_and_the_checks() {
+    fn health_follows_the_address_and_the_checks_of_a_member() {
         let (mut checker, mut now) = (checker(), at(0));
         let fail = |checker: &mut HealthChecker, now: &mut Now| {
             for _ in 0..3 {

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_delta_is_refused() {
+    fn malformed_delta_is_refused() {
         for (delta, error) in [
             (&b""[..], DeltaError::Malformed),
             (b"5\n", DeltaError::Malformed),

@@ -23,23 +23,23 @@ fn run(options: &[&str]) {
 }
 
 #[test]
-fn whatever_fails_each_message_arrives_once_and_in_order_or_the_client_is_notified() {
+fn faults_lose_no_message_or_notify_the_client() {
     run(&["--duration", "15s"]);
 }
 
 /// What is written to a primary that nobody replicates is lost when a replica takes its place; who saw none of it is notified, too.
 #[test]
-fn who_misses_what_a_failover_of_sentinel_lost_is_notified() {
+fn sentinel_failover_notifies_clients_of_lost_messages() {
     run(&["--layout", "sentinel", "--duration", "1s", "--only", "primary-split"]);
 }
 
 #[test]
-fn who_misses_what_a_failover_in_a_cluster_lost_is_notified() {
+fn cluster_failover_notifies_clients_of_lost_messages() {
     run(&["--layout", "cluster", "--duration", "5s", "--only", "primary-split"]);
 }
 
 #[test]
-fn nobody_misses_anything_while_slots_move() {
+fn moving_slots_lose_no_message() {
     run(&["--layout", "cluster", "--duration", "5s", "--only", "slots-moved"]);
 }
 
@@ -50,12 +50,12 @@ fn nodes_are_restarted_in_turn_with_other_settings_and_everybody_recovers() {
 }
 
 #[test]
-fn whatever_fails_over_nats_each_message_arrives_once_and_in_order_or_the_client_is_notified() {
+fn faults_of_nats_lose_no_message_or_notify_the_client() {
     run(&["--layout", "nats", "--duration", "8s"]);
 }
 
 /// Nobody is answered `recovered: false`: a majority of the servers has what was acknowledged.
 #[test]
-fn nobody_misses_anything_when_another_of_three_servers_of_nats_leads() {
+fn new_nats_leader_loses_no_message() {
     run(&["--layout", "nats-cluster", "--duration", "5s", "--only", "leader-moved"]);
 }

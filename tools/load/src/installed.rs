@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said_with_its_package() {
+    fn missing_program_is_reported_with_its_package() {
         assert!(find("sh", &[]).is_some());
         let error = installed("no-such-program", "some-package").unwrap_err().to_string();
         assert!(error.contains("apt-get install some-package"), "{error}");

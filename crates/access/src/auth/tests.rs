@@ -210,7 +210,7 @@ fn a_token_that_demands_what_is_not_understood_is_refused() {
 }
 
 #[test]
-fn what_distinguishes_a_token_is_kept() {
+fn fields_that_distinguish_a_token_are_kept() {
     let of = |claims| verified(&claims).unwrap().token.unwrap();
     let token = of(json!({"jti": "a", "iat": NOW_S}));
     assert_eq!((token.jti.as_deref(), token.issued_at_s), (Some("a"), Some(NOW_S)));

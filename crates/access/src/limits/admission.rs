@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_shown_who_he_is_makes_room_for_others_of_his_address() {
+    fn authenticated_connection_makes_room_for_others_of_its_address() {
         let (admissions, limits) = (Admissions::default(), limits(10, 3, 1));
         assert_eq!(admissions.admit(A, &limits, false), Admission::Granted);
         assert_eq!(admissions.admit(A, &limits, false), Admission::UnauthenticatedReached);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_on_credit_is_paid_back_first() {
+    fn credit_is_paid_back_first() {
         let mut bucket = TokenBucket::new(0, 1);
         let waits: Vec<Option<u64>> = (0..3).map(|_| bucket.take(0, 1)).collect();
         assert_eq!(waits, [Some(1000), Some(2000), Some(3000)]);

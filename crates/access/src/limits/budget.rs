@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_idle_costs_nothing_and_who_is_not_sixteen_bytes() {
+    fn idle_budget_takes_no_memory_and_a_used_one_16_bytes() {
         let mut budgets = Buckets::default();
         assert_eq!(size_of::<(u64, u64)>(), 16);
         budgets.charge(key(1), &RATES, COMMAND, 0);

@@ -254,7 +254,7 @@ mod tests {
 
     /// Regression test: on N workers a user had N budgets.
     #[test]
-    fn who_pays_on_several_workers_has_one_budget() {
+    fn user_on_several_workers_has_one_budget() {
         let shared = SharedBuckets::default();
         let rates = Rates::per_second(100);
         let ada = shared.user("ada");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_little_or_old_is_not_announced_and_at_rest_there_is_nothing() {
+    fn small_or_old_use_is_not_announced_and_idle_budgets_send_nothing() {
         let nodes = nodes(2);
         let rates = Rates::per_second(100);
         let ada = nodes[0].user("ada");

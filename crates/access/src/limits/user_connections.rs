@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_none_is_not_remembered() {
+    fn user_without_connections_is_not_kept() {
         let table = UserConnections::default();
         assert!(table.admit("ann", 0, 2));
         assert!(!table.set("ann", 0, 1), "there is no cluster");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_known_to_be_absent_before_all_workers_have_counted() {
+    fn user_is_not_absent_before_all_workers_have_counted() {
         let table = UserConnections::default();
         table.set_counted(0);
         assert!(table.may_have("ann", 2));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_said_once_with_the_workers_that_have_let_in() {
+    fn change_is_reported_once_with_the_workers_that_admitted_the_user() {
         let table = UserConnections::default();
         table.share(true);
         assert!(table.admit("ann", 1, 9) && table.set("ann", 1, 1));

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_says_why() {
+    fn malformed_expression_is_refused_with_a_reason() {
         for (text, why) in [
             ("", ""),
             ("user ==", ""),

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_comes_is_a_fault() {
+    fn malformed_answer_is_a_fault() {
         for body in [
             "",
             "[]",
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_has_bounds() {
+    fn forwarded_data_is_bounded() {
         let long = "ü".repeat(2_000);
         let Ok(BackendDecision::Error(error)) =
             rpc(&format!(r#"{{"error":{{"code":400,"message":"{long}"}}}}"#))

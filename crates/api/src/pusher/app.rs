@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_shown_is_no_signature() {
+    fn malformed_signature_is_refused() {
         let app = app();
         let signature = "58df8b0c36d6982b82c3ecf6b4662e34fe8c25bba48f5369f135bf843651c3a4";
         let text = "1234.1234:private-foobar";

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_may_not_have_is_said() {
+    fn forbidden_field_of_a_call_is_named() {
         let app = app();
         let refused = |method, path, query: &str, body: &str| {
             let refusal = head(method, path, query).parse(&app, body.as_bytes()).unwrap_err();

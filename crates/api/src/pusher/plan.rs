@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_an_http_error() {
+    fn failed_call_is_an_http_error() {
         let error: ApiError = dunlin_hub::Error::Overloaded.into();
         let next = plan(ResponseShape::Done, RequestedInfo::NONE).next(vec![Err(error.clone())]);
         assert!(matches!(next, PlanStep::Respond { status: 500, .. }));

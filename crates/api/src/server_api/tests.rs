@@ -91,7 +91,7 @@ fn a_payload_in_base64_may_be_any_bytes() {
 }
 
 #[test]
-fn what_is_wrong_with_a_body_is_named() {
+fn malformed_body_is_named() {
     for (method, body, error) in [
         (Method::Publish, "", "the body is empty; it should be a JSON object"),
         (
@@ -168,7 +168,7 @@ fn what_is_wrong_with_a_body_is_named() {
 }
 
 #[test]
-fn what_a_newer_library_says_is_ignored_and_named() {
+fn unknown_field_of_a_newer_library_is_ignored_and_named() {
     let body = br#"{"channel":"a","data":{"x":1},"zstd":true,"tags":{"x":"1"}}"#;
     let lenient = LenientReader::default();
     let Ok(Request::Publish(publish)) = lenient.request(Method::Publish, body) else { panic!() };

@@ -323,7 +323,7 @@ fn output_that_goes_nowhere_is_no_error() {
 }
 
 #[test]
-fn what_is_piped_has_no_colours() {
+fn piped_output_has_no_colours() {
     for arguments in [&["check", "1"][..], &["config", "check", "-"], &["completions", "fish"]] {
         let output = dunlin(arguments, "");
         assert!(!output.stdout.contains(&0x1b) && !output.stderr.contains(&0x1b), "{arguments:?}");

@@ -125,7 +125,7 @@ fn each_token_of_the_file_is_sent_to_once_however_often_it_is_run() {
 }
 
 #[test]
-fn what_was_refused_for_a_while_is_sent_again_by_the_next_run() {
+fn temporarily_refused_push_is_resent_by_the_next_run() {
     for (reason, times) in [
         (Reason::ServiceUnavailable, 200),
         (Reason::InternalServerError, 200),

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::kit::Served;
 
 #[test]
-fn what_was_durable_when_the_process_was_killed_is_there_after_it() {
+fn durable_change_survives_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     let mut acknowledged: Vec<String> = Vec::new();
     for incarnation in 0..3 {

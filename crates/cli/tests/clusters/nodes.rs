@@ -547,7 +547,7 @@ fn connections_of_all_nodes_come_in_pages_and_those_of_a_tenant_to_its_keys_alon
 }
 
 #[test]
-fn what_a_nats_refuses_is_named_with_its_fix() {
+fn refusal_of_nats_is_named_with_its_fix() {
     let mut cluster = Cluster::start(Kind::Nats, 1);
     let store = "jetstream {}";
     let user = "user: u, password: p";

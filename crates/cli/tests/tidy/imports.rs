@@ -477,7 +477,7 @@ fn folders_of_which_no_two_modules_import_each_other_are_a_cycle_and_files_alone
 }
 
 #[test]
-fn what_the_root_brings_in_from_another_crate_is_no_import_of_the_root() {
+fn reexport_of_another_crate_is_no_import_of_the_root() {
     let lib = ("lib.rs", "mod a; use other::auth; use crate::a::x::A; pub struct Root;");
     let with = |x| cycles(&[lib, ("a/mod.rs", "mod x;"), ("a/x.rs", x)]);
     assert_eq!(with("use crate::auth::Token; pub struct A;"), Vec::<String>::new());

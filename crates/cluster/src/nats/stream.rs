@@ -408,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_reader_is_delivered_says_where_it_stands() {
+    fn delivered_message_has_its_position() {
         let reply = "$JS.ACK.dunlin-cluster.abc.1.7.2.1700000000123456789.3";
         assert_eq!(delivered(reply), Some((7, 1_700_000_000_123, 3)));
         let reply = "$JS.ACK.hub.ACC.dunlin-cluster.abc.1.7.2.1700000000123456789.3.r";

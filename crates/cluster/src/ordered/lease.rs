@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_met_as_dead_is_swept_once_that_was_seen_for_the_time_of_a_lease() {
+    fn dead_node_is_swept_once_it_was_seen_dead_for_a_lease() {
         let (mut known, start) = (LeaseTable::default(), Instant::now());
         assert_eq!(look(&mut known, (start, 0), 1_000_000, (5, 900_000)), [false, false]);
         assert_eq!(look(&mut known, (start, 8), 1_008_000, (5, 900_000)), [false, false]);

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_redis_says_has_a_name_and_a_fix() {
+    fn errors_of_redis_have_a_name_and_a_fix() {
         for (text, name) in [
             ("WRONGPASS invalid username-password pair or user is disabled.", "wrong_password"),
             ("NOAUTH HELLO must be called with the client already authenticated", "wrong_password"),

@@ -262,7 +262,7 @@ fn a_hundred_megabytes_are_refused_before_they_are_read() {
 }
 
 #[test]
-fn what_a_key_says_of_its_time_is_said_of_the_change() {
+fn change_reports_when_its_keys_apply() {
     let base = snapshot(Config::default());
     let applies = |change: &Change| base.prepare(change, None).unwrap().applies().name();
     assert_eq!(applies(&put("/api/without_key", json!(true))), "live");
@@ -272,7 +272,7 @@ fn what_a_key_says_of_its_time_is_said_of_the_change() {
 }
 
 #[test]
-fn what_did_not_change_is_shared() {
+fn unchanged_sections_are_shared() {
     let mut config = Config::default();
     config.channel.namespaces =
         (0..1_000).map(|i| (format!("n{i:04}"), ChannelOptions::default())).collect::<Map<_>>();

@@ -57,7 +57,7 @@ fn values_are_what_their_keys_take() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_no_secret_shown() {
+fn invalid_value_is_named_without_showing_a_secret() {
     let said = with(&[("DUNLIN_CLIENT_PING_INTERVAL_MS", "soon")]).unwrap_err();
     assert!(said.contains("DUNLIN_CLIENT_PING_INTERVAL_MS: expected an integer"), "{said}");
     let said = with(&[("DUNLIN_API_KEYS", "{\"backend\": \"a secret of mine")]).unwrap_err();

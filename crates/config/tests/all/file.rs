@@ -154,7 +154,7 @@ overflow = 'drop'
 }
 
 #[test]
-fn what_is_not_toml_is_said_with_its_line() {
+fn malformed_toml_is_reported_with_its_line() {
     let reported = reported("[client]\nanonymous = \n");
     assert_eq!(reported.len(), 1);
     assert!(reported[0].starts_with("line 2: this is not TOML: "), "{reported:?}");

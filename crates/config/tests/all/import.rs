@@ -63,7 +63,7 @@ fn ordinary() -> Value {
 }
 
 #[test]
-fn what_dunlin_has_is_taken() {
+fn supported_settings_are_imported() {
     let imported = taken(&ordinary());
     let config = &imported.config;
     assert_eq!(config.client.token.hmac_secret.as_ref().unwrap().reveal(), SECRET);
@@ -142,7 +142,7 @@ fn a_short_secret_is_left_out_and_the_key_for_tests_is_named() {
 }
 
 #[test]
-fn what_is_not_checked_here_is_closed() {
+fn unverified_settings_are_imported_closed() {
     let imported = taken(&ordinary());
     let channel = &imported.config.channel;
     assert!(!channel.options("feed:1").unwrap().allow_publish_for_client, "the backend was asked");

@@ -16,7 +16,7 @@ fn ping(ms: u64) -> Change {
 }
 
 #[test]
-fn what_was_confirmed_is_there_again_with_who_did_it() {
+fn confirmed_revision_survives_with_its_author() {
     let disk = SimulatedDisk::default();
     let (mut store, recovery) = open(&disk);
     assert_eq!((recovery.revision, recovery.from), (1, RecoverySource::File));
@@ -47,7 +47,7 @@ fn what_was_confirmed_is_there_again_with_who_did_it() {
 }
 
 #[test]
-fn what_was_not_confirmed_is_forgotten_and_its_number_is_used_again() {
+fn unconfirmed_revision_is_dropped_and_its_number_reused() {
     let disk = SimulatedDisk::default();
     let (mut store, _) = open(&disk);
     let prepared = store.head().prepare(&ping(11_000), None).unwrap();

@@ -41,7 +41,7 @@ fn an_address_others_can_reach_needs_an_api_key_and_client_authentication() {
 }
 
 #[test]
-fn what_counts_as_this_machine_alone() {
+fn loopback_addresses_are_recognized() {
     for (addr, loopback) in [
         ("127.0.0.1:80", true),
         ("127.9.8.7:80", true),
@@ -413,7 +413,7 @@ fn an_origin_is_a_scheme_and_a_host() {
 }
 
 #[test]
-fn what_could_never_match_is_refused() {
+fn pattern_that_never_matches_is_refused() {
     let mut config = Config::default();
     config.admin.token = Some(Secret::new("0123456789abcdef\n"));
     config.client.token.hmac_secret = Some(Secret::new("0123456789abcdef"));

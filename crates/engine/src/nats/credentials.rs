@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_seed_of_a_user_is_refused() {
+    fn malformed_user_seed_is_refused() {
         let good = seed(USER, &[7; 32]);
         assert!(good.starts_with("SU"));
         for wrong in ["", "SU", &good[1..], &good.to_lowercase(), &format!("{good}A")] {

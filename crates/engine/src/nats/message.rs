@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_encoded_is_read_again() {
+    fn encoded_value_decodes_to_itself() {
         let at = |epoch, offset| StreamPosition { epoch: Epoch::from_u64(epoch), offset };
         let mut state = State {
             generation: u64::MAX,

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trimmed_between_two_pages_leaves_no_hole() {
+    fn history_trimmed_between_two_pages_leaves_no_hole() {
         let mut trimmed = read(HistoryFilter::default());
         assert_eq!(trimmed.take(page("A", 4, &[1, 2]), 10), None);
         assert_eq!(offsets(trimmed.take(page("A", 9, &[4, 5]), 0)), [4, 5]);

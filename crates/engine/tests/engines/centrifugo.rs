@@ -31,7 +31,7 @@ fn publication(fleet: &mut Fleet, node: usize, offset: u64) -> Publication {
 }
 
 #[test]
-fn what_a_node_of_centrifugo_writes_is_read() {
+fn history_written_by_centrifugo_is_read() {
     let deployment = Deployment::single();
     let server = &deployment.servers[0];
     let mut fleet = Fleet::new(&centrifugo(&deployment), 1);
@@ -83,7 +83,7 @@ fn what_a_node_of_centrifugo_writes_is_read() {
 }
 
 #[test]
-fn what_is_written_is_where_a_node_of_centrifugo_reads_it() {
+fn history_is_written_where_centrifugo_reads_it() {
     let deployment = Deployment::single();
     let server = &deployment.servers[0];
     let mut fleet = Fleet::new(&centrifugo(&deployment), 1);

@@ -378,7 +378,7 @@ fn a_history_that_breaks_the_connection_fails_at_the_second_time() {
 
 /// With a slow server that accepts commands, unanswered ones count against the bound, for all partitions of a cluster together.
 #[test]
-fn what_is_out_is_bounded_with_what_waits() {
+fn operations_in_flight_and_waiting_are_bounded_together() {
     let deployment = Deployment::cluster(2);
     let (queue_bytes_max, probe_timeout_ms) = (1 << 20, 600_000);
     let config = RedisConfig {
@@ -436,7 +436,7 @@ fn a_connection_that_does_not_hear_itself_is_given_up() {
 
 /// A publication with an idempotency key is sent again on the next connection, and remains marked as possibly stored.
 #[test]
-fn what_may_have_been_stored_is_not_said_to_be_not_when_it_was_to_be_sent_again() {
+fn resent_operation_that_may_have_been_executed_is_uncertain() {
     let server = RedisServer::start(&[]);
     let config = RedisConfig {
         probe_interval_ms: 20,

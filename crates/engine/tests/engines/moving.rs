@@ -270,7 +270,7 @@ fn a_move_that_is_given_up_loses_nothing() {
 
 /// Operations that wait for missing keys are bounded, and fail as not stored.
 #[test]
-fn what_is_put_off_is_bounded() {
+fn deferred_operations_are_bounded() {
     let deployment = Deployment::cluster(2);
     let config = RedisConfig {
         queue_bytes_max: 40_000,

@@ -340,7 +340,7 @@ fn a_server_without_jetstream_has_a_name() {
 }
 
 #[test]
-fn what_a_server_does_not_allow_is_refused_and_the_rest_goes_on() {
+fn operation_that_the_server_forbids_is_refused_and_others_go_on() {
     let server = NatsServer::start_with(
         &["-js"],
         "authorization { users = [{ user: u, password: p, permissions: {

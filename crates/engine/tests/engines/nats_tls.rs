@@ -229,7 +229,7 @@ fn pass_on(
 }
 
 #[test]
-fn what_speaks_tls_from_the_first_byte_is_spoken_to_so() {
+fn server_with_tls_from_the_first_byte_is_connected_with_tls() {
     let authority = Authority::new();
     let server = NatsServer::start_with(&["-js"], USERS);
     let place = Server {
@@ -275,7 +275,7 @@ const FULL: &[u8] =
 
 /// Plain text from a man in the middle does not count as received through TLS, and no secret is sent to it.
 #[test]
-fn what_is_said_in_plain_text_where_tls_begins_is_not_believed() {
+fn plain_text_behind_the_start_of_tls_is_refused() {
     let trusted = Authority::new().trusted();
     for (greeting, behind, name, detail) in [
         (INJECTED, &b""[..], "tls_failed", "unencrypted bytes"),

@@ -216,7 +216,7 @@ fn a_replica_that_lags_is_never_believed() {
 
 /// The state of a stream does not expire because its primary is no longer read.
 #[test]
-fn what_is_read_from_a_replica_is_kept_as_long_as_what_the_primary_reads() {
+fn history_read_from_a_replica_is_kept_as_long_as_one_read_from_the_primary() {
     let mut stage = stage(1);
     let fleet = &mut stage.fleet;
     fleet.publish(0, "a", "1");

@@ -80,7 +80,7 @@ fn replicas_are_asked_once_a_turn() {
 
 /// The connection breaks while the replicas are waited for.
 #[test]
-fn what_no_replica_has_answered_for_when_the_connection_breaks_is_uncertain() {
+fn write_without_a_replica_acknowledgement_is_uncertain_when_the_connection_breaks() {
     let (primary, replica, config) = primary_and_replica();
     let mut fleet = Fleet::new(&config, 1);
     fleet.subscribe(0, "a", KEPT);

@@ -37,7 +37,7 @@ fn with_each(story: impl Fn(&Setup, &[RedisServer])) {
 }
 
 #[test]
-fn what_one_node_publishes_others_hear_once_and_in_order() {
+fn publications_of_one_node_reach_others_once_and_in_order() {
     with_each(|setup, _| {
         let mut fleet = Fleet::new(setup, 3);
         for channel in ["a", "b", "c", "d"] {
@@ -76,7 +76,7 @@ fn what_one_node_publishes_others_hear_once_and_in_order() {
 }
 
 #[test]
-fn what_is_not_kept_is_heard_without_an_offset() {
+fn publication_without_history_has_no_offset() {
     with_each(|setup, _| {
         let mut fleet = Fleet::new(setup, 2);
         fleet.subscribe(0, "ticker", UNKEPT);
@@ -244,7 +244,7 @@ fn a_repeated_key_and_an_older_version_are_suppressed() {
 }
 
 #[test]
-fn what_is_removed_is_gone_for_all_and_offsets_go_on() {
+fn removed_history_is_gone_for_all_and_offsets_go_on() {
     with_each(|setup, servers| {
         let mut fleet = Fleet::new(setup, 2);
         fleet.subscribe(0, "a", KEPT);

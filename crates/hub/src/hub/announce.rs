@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_and_goes_in_a_window_is_announced_once_or_not_at_all() {
+    fn member_that_joins_and_leaves_in_a_window_is_announced_once_or_not_at_all() {
         let mut announcements = Announcements::default();
         let channel = (7, 1);
         for number in 0..u64::from(AT_ONCE) {

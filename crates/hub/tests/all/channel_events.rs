@@ -126,7 +126,7 @@ fn publications_are_noticed_at_home_in_the_order_of_their_offsets() {
 }
 
 #[test]
-fn who_does_not_watch_notices_nothing() {
+fn subscriber_without_joins_and_leaves_gets_none() {
     let mut world = World::new(1);
     let ann = world.open(0, "ann");
     world.subscribe(ann, "a", &plain(), SubscribeOptions::default());

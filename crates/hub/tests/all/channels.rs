@@ -81,7 +81,7 @@ fn a_second_subscriber_is_answered_without_asking_home() {
 }
 
 #[test]
-fn who_returns_gets_what_he_missed_and_nothing_else() {
+fn returning_client_gets_the_missed_publications_and_no_others() {
     let mut world = World::new(2);
     let options = with_history();
     let reader = world.open(0, "");
@@ -305,7 +305,7 @@ fn page_of_channels_visits_no_more_places_than_it_may() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_leaves_nothing() {
+fn requests_beyond_limits_are_refused_and_leave_nothing() {
     let config = HubConfig {
         workers: 1,
         sessions_max: 2,
@@ -482,7 +482,7 @@ fn from_nowhere_to_nowhere_nothing_is_missing() {
 }
 
 #[test]
-fn whoever_takes_all_or_nothing_is_refused_when_the_history_does_not_reach_back() {
+fn subscription_that_rejects_gaps_is_refused_when_the_history_does_not_reach_back() {
     let mut world = World::new(2);
     let channel = world.channel_at(1, "room:");
     let options = Arc::new(ChannelOptions {

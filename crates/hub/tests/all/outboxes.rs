@@ -97,7 +97,7 @@ fn each_encoding_is_spelled_once_and_may_have_no_word() {
 }
 
 #[test]
-fn who_does_not_keep_up_is_disconnected() {
+fn slow_session_is_disconnected() {
     let mut world = World::new(1);
     let options = policy(OverflowPolicy::Disconnect);
     let slow = slow_reader(&mut world, "c", &options);

@@ -90,7 +90,7 @@ fn other_traffic_leaves_in_the_turn_it_came() {
 }
 
 #[test]
-fn what_is_published_meanwhile_leaves_with_what_waits_in_order() {
+fn publication_during_pacing_is_sent_with_those_that_wait_in_order() {
     let mut world = world();
     let everyone = subscribers(&mut world, 30, "all", &with_history());
     world.publish(0, "all", &with_history(), "1");

@@ -22,7 +22,7 @@ fn recorded(world: &mut World, channel: &str) -> Vec<String> {
 }
 
 #[test]
-fn who_comes_and_goes_is_recorded_once_by_the_home_worker_and_the_first_and_last_are_marked() {
+fn members_are_recorded_once_by_the_home_worker_with_the_first_and_last_marked() {
     let mut world = World::new(3);
     let ann = world.open(0, "ann");
     world.subscribe(ann, "room", &options(), SubscribeOptions::default());
@@ -43,7 +43,7 @@ fn who_comes_and_goes_is_recorded_once_by_the_home_worker_and_the_first_and_last
 }
 
 #[test]
-fn who_is_described_anew_is_seen_so_and_has_not_joined() {
+fn member_with_new_info_is_updated_and_has_not_joined() {
     let mut world = World::new(3);
     world.hubs.iter_mut().for_each(|hub| hub.record_members(true));
     let (ann, bob) = (world.open(0, "ann"), world.open(1, "bob"));
@@ -78,7 +78,7 @@ fn who_is_described_anew_is_seen_so_and_has_not_joined() {
 }
 
 #[test]
-fn who_joins_elsewhere_is_announced_to_subscribers_here_and_to_nobody_where_there_are_none() {
+fn join_on_another_node_is_announced_to_local_subscribers_if_there_are_any() {
     let mut world = World::new(2);
     let ann = world.open(0, "ann");
     let watch = SubscribeOptions { join_leave: true, ..SubscribeOptions::default() };

@@ -241,7 +241,7 @@ fn a_list_that_is_too_large_refuses_the_subscription_as_one_of_a_single_node() {
 }
 
 #[test]
-fn who_has_gone_while_it_waited_is_not_answered_and_an_unused_list_is_forgotten() {
+fn session_that_left_while_it_waited_is_not_answered_and_an_unused_list_is_dropped() {
     let mut node = Node::new();
     let ann = node.begin("ann");
     let request = node.requested().unwrap();

@@ -211,7 +211,7 @@ fn the_namespace_that_holds_most_pays_however_many_channels_the_others_have() {
 }
 
 #[test]
-fn what_expires_is_given_back_to_its_share() {
+fn expired_history_is_returned_to_its_share() {
     let config = HubConfig { channels_per_owner_max: 10, ..HubConfig::default() };
     let mut world = World::with_config(config);
     let options = Arc::new(namespace("n"));

@@ -135,7 +135,7 @@ fn a_member_stays_as_he_came_when_his_connection_is_described_anew() {
 }
 
 #[test]
-fn who_is_there_keeps_his_id_when_the_node_gets_another_number() {
+fn session_keeps_its_id_when_the_node_gets_another_number() {
     let mut world = World::new(2);
     let options = with_presence();
     let ann = world.open(0, "ann");
@@ -305,7 +305,7 @@ fn channels_and_counts_are_gathered_from_all_workers() {
 }
 
 #[test]
-fn who_dies_with_a_worker_is_gone_from_presence() {
+fn sessions_of_a_lost_worker_leave_presence() {
     let mut world = World::new(2);
     let channel = world.channel_at(0, "room:");
     let options = with_presence();

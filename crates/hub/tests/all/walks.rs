@@ -137,7 +137,7 @@ fn all_users_are_those_of_whoever_asks() {
 
 /// A connection whose backend has not said yet who it is.
 #[test]
-fn who_is_not_known_yet_is_nobody_of_all_users() {
+fn session_without_a_user_yet_is_not_among_all_users() {
     let mut world = World::new(1);
     world.open_with(0, NewSession { held: true, ..NewSession::default() });
     let ann = world.open_with(0, NewSession { user: "ann", held: true, ..NewSession::default() });

@@ -262,7 +262,7 @@ mod tests {
     /// A slot of level 1 starts at 64, and has entries due then and one tick later. Regression: after the first was
     /// returned, the one that had moved down to level 0 hid the remaining one.
     #[test]
-    fn what_moved_down_does_not_hide_what_is_due() {
+    fn cascaded_timer_does_not_hide_one_that_is_due() {
         let (mut wheel, mut links) = (Wheel::new(), entries(3));
         for (index, deadline) in [(0, 64), (1, 64), (2, 65)] {
             wheel.schedule(&mut links, index, deadline);

@@ -227,7 +227,7 @@ fn a_stream_is_the_callers_and_ends_with_its_client() {
 }
 
 #[test]
-fn who_waits_with_its_body_is_reported_to_go_on() {
+fn client_that_expects_100_continue_is_told_to_continue() {
     let (site, _reported) = site();
     let mut peer = site.connect();
     peer.says("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
@@ -313,7 +313,7 @@ fn half_a_request_and_silence() {
 }
 
 #[test]
-fn who_leaves_before_the_answer_is_noticed() {
+fn client_that_leaves_before_its_response_is_reported() {
     let (site, events) = site();
     let mut peer = site.connect();
     peer.says("GET /never HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -334,7 +334,7 @@ fn an_answer_longer_than_the_socket_takes() {
 }
 
 #[test]
-fn who_asks_without_reading_is_not_answered_without_end() {
+fn client_that_sends_requests_without_reading_is_bounded() {
     let (site, _reported) = site();
     let mut peer = site.connect();
     let mut writer = peer.stream.try_clone().unwrap();

@@ -343,7 +343,7 @@ impl HttpHandler for Worker {
 }
 
 #[test]
-fn what_a_handler_does_not_speak_is_refused() {
+fn protocol_that_the_handler_does_not_speak_is_refused() {
     struct Raw;
     impl Handler for Raw {
         type Data = ();

@@ -305,7 +305,7 @@ fn a_server_is_reached_through_tls() {
 
 /// What had not left is not sent behind the subscriptions of the next connection if its owner does not want that.
 #[test]
-fn what_had_not_left_is_lost_and_known_not_to_have_happened() {
+fn unsent_commands_are_reported_as_not_executed() {
     let server = Redis::start(&[]);
     let mut config = ClientConfig { outstanding_max: 1, ..ClientConfig::new(server.addr) };
     config.requeue = false;

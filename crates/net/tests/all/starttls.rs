@@ -146,7 +146,7 @@ fn all_heard(mut stream: TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_while_tls_begins_leaves_encrypted() {
+fn bytes_written_during_the_handshake_leave_encrypted() {
     for pieces in [&[READY][..], &[b"IN", b"FO\r", b"\n"]] {
         let (addr, tls) = serve(move |mut stream, config| {
             stream.set_nodelay(true).unwrap();
@@ -170,7 +170,7 @@ fn what_is_written_while_tls_begins_leaves_encrypted() {
 
 /// Somebody in between says something behind the server's word: it must not pass for what the server says by TLS.
 #[test]
-fn what_came_with_the_word_that_begins_tls_is_refused() {
+fn plain_bytes_behind_starttls_are_refused() {
     let (addr, tls) = serve(|mut stream, _| {
         stream.write_all(b"INFO\r\n+OK\r\n").unwrap();
         assert_eq!(all_heard(stream), b"");
@@ -197,7 +197,7 @@ fn plain_text_behind_it_is_no_record() {
 }
 
 #[test]
-fn nobody_without_the_certificate_hears_anything() {
+fn client_without_a_certificate_gets_no_data() {
     let (addr, tls) = serve(|mut stream, config| {
         stream.write_all(READY).unwrap();
         let mut said = Vec::new();

@@ -326,7 +326,7 @@ fn a_deadline_passes_once() {
 }
 
 #[test]
-fn who_says_nothing_for_the_idle_time_is_closed() {
+fn idle_connection_is_closed() {
     let (handler, events) = echo();
     let mut listen = ListenConfig::tcp();
     listen.limits.idle_timeout_ms = NonZeroU64::new(20);
@@ -421,7 +421,7 @@ impl Handler for Waiters {
 }
 
 #[test]
-fn who_is_refused_for_what_others_wait_for_is_notified_when_there_is_room() {
+fn refused_writer_is_notified_when_shared_buffer_space_is_free() {
     let config = LoopConfig { buffered_bytes_max: 100_000, ..LoopConfig::default() };
     let mut listen = ListenConfig::tcp();
     listen.limits.output_bytes_max = usize::MAX;
@@ -594,7 +594,7 @@ fn a_firehose_does_not_starve_the_others() {
 }
 
 #[test]
-fn who_only_holds_connections_open_gives_way_to_who_comes_next() {
+fn unauthenticated_connections_are_displaced_oldest_first() {
     let (handler, events) = echo();
     let config = LoopConfig { unauthenticated_max: Some(2), ..LoopConfig::default() };
     let server = run_with(handler, config, ListenConfig::tcp());
@@ -645,7 +645,7 @@ impl Handler for Count {
 }
 
 #[test]
-fn what_nobody_has_vouched_for_is_read_behind_everybody_else_and_a_little_in_a_turn() {
+fn unauthenticated_connections_are_read_last_and_a_little_in_a_turn() {
     const PEERS: usize = 40;
     const EACH: usize = 50_000;
     let config = LoopConfig { unauthenticated_max: Some(1_000), ..LoopConfig::default() };

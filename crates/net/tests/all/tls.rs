@@ -221,7 +221,7 @@ fn a_loop_that_may_buffer_little_sends_nothing_twice() {
 }
 
 #[test]
-fn what_is_said_before_the_goodbye_is_heard() {
+fn data_before_close_notify_is_delivered() {
     let (addr, tls) = serve(|mut session| {
         let mut heard = Vec::new();
         while !heard.ends_with(b"\r\n\r\n") {
@@ -261,7 +261,7 @@ fn an_end_without_a_word_is_a_cut() {
 }
 
 #[test]
-fn nobody_is_believed_without_a_certificate() {
+fn server_without_a_trusted_certificate_is_refused() {
     // Another name, another root, no TLS at all, nothing at all.
     let (addr, tls) = serve(|mut session| drop(session.read(&mut [0])));
     let other = ConnectConfig {

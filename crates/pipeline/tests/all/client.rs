@@ -365,7 +365,7 @@ fn one_byte_after_another_is_too_slow_in_the_end() {
 }
 
 #[test]
-fn nobody_at_home() {
+fn connection_refused_is_reported() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let notes = ask(&url(closed), one(4), &gets(&targets(2)));
     for (_, end) in &notes.ends {

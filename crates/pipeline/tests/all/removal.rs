@@ -36,7 +36,7 @@ impl Caller for Ends {
 }
 
 #[test]
-fn what_is_under_way_is_answered_what_waits_goes_back_and_the_place_is_used_again() {
+fn requests_in_flight_are_answered_and_waiting_ones_returned_when_a_member_leaves() {
     let (asked, was_asked) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
     let (closed, was_closed) = mpsc::channel();

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn malformed_input_is_named() {
         for (text, error) in [
             (r#"{"id":"1","ping":{}}"#, "id: invalid type: string \"1\", expected u32"),
             (r#"{"id":-1,"ping":{}}"#, "id: invalid value: integer `-1`, expected u32"),

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_filter_is_named() {
+    fn malformed_filter_is_named() {
         let deep = (0..20).fold(r#"{"key":"k","cmp":"ex"}"#.to_owned(), |inner, _| {
             format!(r#"{{"op":"not","nodes":[{inner}]}}"#)
         });

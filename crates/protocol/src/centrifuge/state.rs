@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_connect_first_is_shown_the_door() {
+    fn command_before_connect_disconnects() {
         let mut state = ProtocolState::default();
         assert_eq!(
             admit_all(&mut state, r#"{"subscribe":{"channel":"a"},"id":1}"#),

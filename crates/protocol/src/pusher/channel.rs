@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hub_or_a_pattern_would_read_otherwise_is_no_name() {
+    fn name_that_reads_as_a_pattern_is_refused() {
         let long = "a".repeat(NAME_BYTES_MAX + 1);
         for name in ["", "a b", "a:b", "a/b", "ä", "a*", "#", "#server-to-user-", "#other", &long]
         {

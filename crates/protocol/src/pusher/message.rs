@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_said_and_ends_nothing() {
+    fn malformed_message_is_reported_and_ends_nothing() {
         let deep = format!(
             r#"{{"event":"client-a","channel":"private-a","data":{}}}"#,
             "[".repeat(300) + &"]".repeat(300)

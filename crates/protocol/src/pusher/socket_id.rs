@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_what_pusher_documents() {
+    fn signature_covers_what_pusher_documents() {
         let socket = SocketId { session: SessionId::from_u64(1234).unwrap(), serial: 1234 };
         assert_eq!(private_channel_text(socket, "private-foobar"), "1234.1234:private-foobar");
         let data = r#"{"user_id":10,"user_info":{"name":"Mr. Channels"}}"#;

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_with_a_reason() {
+    fn malformed_key_is_refused_with_a_reason() {
         let refused = |pem: &str, key_id: &str, team_id: &str| {
             ProviderKey::new(pem, key_id, team_id).expect_err("refused")
         };

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_field() {
+    fn malformed_field_is_named() {
         let refused = |push: Push| push.request().expect_err("refused").0;
         let large = format!(r#"{{"aps":"{}"}}"#, "x".repeat(4_090));
         assert!(

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_service_asks_for_is_waited_and_an_answer_that_is_no_json_is_an_answer() {
+    fn retry_after_is_waited_and_an_answer_without_json_is_an_answer() {
         let after = |name: &str| (name == "retry-after").then_some("7");
         let seven = Duration::from_secs(7);
         let pause = FcmAnswer::Pause { after: seven, message: String::new() };

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fcm_would_refuse_is_not_sent() {
+    fn message_that_fcm_would_refuse_is_not_sent() {
         let new = |to, json: Value| {
             FcmRequest::new("p", to, &message(json), false).unwrap_err().to_string()
         };

@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_user_or_token_changes_nothing() {
+    fn malformed_user_or_token_changes_nothing() {
         let file = File::new();
         let registry = Registry::open(&file.0).unwrap();
         assert!(registry.register("", &[device("a")], 0).is_err());

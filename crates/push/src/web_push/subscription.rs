@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn malformed_input_is_named() {
         let new = |endpoint: &str, p256dh: &str, auth: &str| {
             Subscription::new(endpoint.to_owned(), p256dh, auth).unwrap_err().to_string()
         };

@@ -49,7 +49,7 @@ fn a_pem_key_is_opened_with_its_passphrase_in_every_form_that_openssl_writes() {
 }
 
 #[test]
-fn what_is_no_certificate_is_reported_why() {
+fn malformed_certificate_is_refused_with_a_reason() {
     let fault = |result: Result<Certificate, CertificateError>, word: &str| {
         let error = result.unwrap_err();
         assert!(error.to_string().contains(word), "{error}");

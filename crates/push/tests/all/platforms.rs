@@ -252,7 +252,7 @@ impl Connect for CutFirst {
 }
 
 #[test]
-fn what_may_arrive_twice_is_sent_again_by_google_and_browsers_too() {
+fn uncertain_push_is_resent_over_fcm_and_web_push_too() {
     scenario(async {
         for resend_uncertain in [false, true] {
             let is_right = |outcome: &Outcome| match outcome {

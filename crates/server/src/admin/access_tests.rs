@@ -32,7 +32,7 @@ fn with_state() -> TestServer {
 }
 
 #[test]
-fn whoever_is_on_the_machine_takes_over_nothing() {
+fn local_caller_without_a_token_cannot_set_secrets() {
     let server = in_memory();
     let refused = |answer: TestResponse| {
         assert_eq!((answer.status, answer.problem()), (403, "/problems/secrets-need-token".into()));

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_is_misspelt_is_said() {
+    fn unknown_paths_and_methods_are_reported() {
         let live = TestServer::start(1);
         for (method, target, status) in [
             ("POST", "/broadcasts/all/pause", 404),

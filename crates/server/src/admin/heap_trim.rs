@@ -30,7 +30,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn what_was_given_back_is_not_given_back_again() {
+    fn trimmed_heap_is_not_trimmed_again() {
         let mut trim = HeapTrim::default();
         assert!(!trim.is_due(3 * MIB));
         assert!(trim.is_due(100 * MIB));

@@ -85,7 +85,7 @@ fn a_name_that_the_pattern_does_not_admit_is_no_channel_to_anyone() {
 }
 
 #[test]
-fn what_a_namespace_allows_is_allowed_and_nothing_else() {
+fn namespace_allows_its_options_and_no_others() {
     let server = TestServer::start(3);
     server.put(CHAT, r#"{"presence":true,"history_size":5,"history_ttl_ms":60000}"#);
     let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(&server)).collect();

@@ -131,7 +131,7 @@ impl<'s> Client<'s> {
 }
 
 #[test]
-fn what_is_published_kept_and_seen_in_one_tenant_is_nothing_to_another() {
+fn messages_history_and_presence_of_a_tenant_are_hidden_from_another() {
     let server = TestServer::begin(2, config(), None);
     let ada = |tenant| token(tenant, &json!({"sub": "ada"}));
     let mut streams = TENANTS.map(|of| Subscriber::at(server.clients, "news", &ada(of)));
@@ -421,7 +421,7 @@ fn a_key_that_is_taken_away_ends_what_came_in_with_it() {
 }
 
 #[test]
-fn what_a_tenant_may_have_is_bounded_for_it_alone() {
+fn limits_of_a_tenant_bind_it_alone() {
     let mut config = config();
     let mut acme = config.tenants["acme"].clone();
     acme.connections_max = 1;

@@ -85,7 +85,7 @@ fn a_body_beyond_the_bound_is_rejected_unread() {
 }
 
 #[test]
-fn what_curl_sends_with_d_is_taken_as_the_json_it_is() {
+fn json_with_the_content_type_of_curl_is_accepted() {
     let server = TestServer::start(1);
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     let put = server.call("PUT", "/config/limits/connections_max", &form, "12345");

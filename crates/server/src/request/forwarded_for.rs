@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trusted_proxy_never_writes_is_refused() {
+    fn malformed_header_of_a_trusted_proxy_is_refused() {
         for header in ["unknown", "192.0.2.7, _hidden", "192.0.2.7, 10.0.0.1x", "[192.0.2.7]"] {
             assert_eq!(client(header), Err(ForwardedForError), "{header}");
         }

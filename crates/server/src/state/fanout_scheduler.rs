@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_done_makes_room_and_who_is_alone_goes_on() {
+    fn finished_worker_passes_its_slot_and_a_single_one_keeps_it() {
         let scheduler = FanoutScheduler::new(3, 1);
         assert_eq!(scheduler.poll(0, true, 0), GRANTED);
         assert_eq!(scheduler.poll(0, true, 100 * SLOT_MS), GRANTED, "nobody waits");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_no_longer_is_not_called() {
+    fn worker_that_waits_no_longer_gets_no_slot() {
         let scheduler = FanoutScheduler::new(3, 1);
         assert_eq!(scheduler.poll(0, true, 0), GRANTED);
         assert_eq!(scheduler.poll(1, true, 0), WAIT);

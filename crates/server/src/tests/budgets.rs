@@ -92,7 +92,7 @@ fn one_frame_is_carried_out_over_many_turns_whatever_the_budget() {
 }
 
 #[test]
-fn who_sends_requests_without_end_is_disconnected_and_nobody_else() {
+fn client_that_exceeds_its_budget_is_disconnected_alone() {
     let cluster = Cluster::start_with(1, |config| {
         budget(config, 10);
         (config.limits.frame_bytes_max, config.limits.message_bytes_max) = (10_000, 10_000);
@@ -261,7 +261,7 @@ fn connects_that_are_refused_keep_an_address_out_for_a_moment_only() {
 
 /// Thirty channels of 900 KB were one answer of 27 MB.
 #[test]
-fn what_one_connect_recovers_has_one_bound() {
+fn recoveries_of_one_connect_share_one_bound() {
     let cluster = Cluster::start_with(2, |config| {
         recovering(config);
         config.limits.publication_bytes_max = 60_000;

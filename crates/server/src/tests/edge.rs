@@ -106,7 +106,7 @@ fn an_address_for_clients_alone_tells_nobody_whether_a_key_is_right() {
 /// Regression: a budget belonged to a table entry, and the next address in that entry inherited the
 /// debt.
 #[test]
-fn what_an_address_has_used_of_its_budget_is_its_own_and_outlives_its_connections() {
+fn budget_of_an_address_outlives_its_connections() {
     let mut cluster = Cluster::start_with(1, |config| {
         config.limits.anonymous_budget.commands_per_s = 0;
         config.limits.address_budget.commands_per_s = 1;
@@ -228,7 +228,7 @@ fn clients_of_one_ipv6_network_count_as_one_and_are_listed_each_with_its_address
 }
 
 #[test]
-fn nobody_but_a_proxy_says_whose_a_connection_is() {
+fn forwarded_address_is_taken_from_a_proxy_alone() {
     let cluster = behind_a_proxy(true);
     let mut outsider = silent(cluster.address, OUTSIDE);
     let line = "PROXY TCP4 192.0.2.1 127.0.0.1 4711 80\r\n";
@@ -558,7 +558,7 @@ fn in_development_mode_a_channel_has_any_name_and_presence() {
 }
 
 #[test]
-fn what_is_not_available_names_the_setting() {
+fn refusal_as_not_available_names_the_setting() {
     let cluster = Cluster::start_with(1, |config| {
         config.channel.without_namespace = dunlin_config::ChannelOptions::default();
         config.channel.any_namespace = false;

@@ -86,7 +86,7 @@ fn recovering(channel: &str, offset: u64, epoch: &Value) -> String {
 }
 
 #[test]
-fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
+fn publications_of_one_node_reach_and_recover_clients_of_the_other() {
     let redis = Redis::start(&[]);
     crosses(&node(1, redis.addr), &node(2, redis.addr));
 }

@@ -28,7 +28,7 @@ fn connect(to: SocketAddr, from: [u8; 4]) -> TcpStream {
 }
 
 #[test]
-fn who_shows_no_key_is_answered_before_his_body_is_read() {
+fn caller_without_a_key_is_answered_before_its_body_is_read() {
     let cluster = Cluster::start_with(1, |config| {
         config.api.without_key = false;
         config.api.keys.insert("backend", Secret::new("a key that nobody guesses"));

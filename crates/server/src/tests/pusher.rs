@@ -359,7 +359,7 @@ fn a_client_sends_so_many_events_a_second_and_others_are_refused() {
 }
 
 #[test]
-fn who_signs_in_is_reached_as_that_user_and_is_sent_away_as_that() {
+fn signed_in_user_is_reached_and_disconnected_by_its_id() {
     let cluster = Cluster::start_with(2, |config| {
         with_apps(config);
         config.limits.connections_per_user_max = 2;
@@ -571,7 +571,7 @@ fn client_of_an_app_whose_secret_is_replaced_comes_back_with_new_signatures() {
 /// The rules of the namespace permit everything, but channels private to the app's clients remain closed to other
 /// protocols.
 #[test]
-fn what_is_private_to_an_app_is_private_to_clients_of_other_protocols() {
+fn private_channels_of_an_app_are_private_to_clients_of_other_protocols() {
     let cluster = cluster(1);
     for channel in
         ["shop:private-a", "shop:presence-a", "shop:#server-to-user-1", "shop:private-cache-a"]

@@ -64,7 +64,7 @@ fn a_question_goes_to_another_and_what_fails_backends_does_not_fail_them_all() {
 }
 
 #[test]
-fn what_may_have_been_done_is_not_done_again() {
+fn call_that_may_have_been_executed_is_not_repeated() {
     let asked = Asked::default();
     let cluster = Cluster::start_with(1, |config| pool(config, &asked));
     let poison = json!({"id": 2, "rpc": {"method": "poison", "data": 1}});

@@ -39,7 +39,7 @@ fn names_in_use(tls: &Tls) -> Vec<String> {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_with_the_key_at_fault() {
+fn unusable_certificate_is_refused_with_its_key() {
     let ((chain, key), (other, _)) = (pair(&["a.example"]), pair(&["b.example"]));
     assert!(judged(&with(&[("a", inline(&chain, &key.serialize_pem()))])).is_empty());
 
@@ -196,7 +196,7 @@ fn a_name_is_borne_by_itself_or_by_the_label_above() {
 }
 
 #[test]
-fn what_did_not_change_is_shared_so_that_sessions_are_resumed() {
+fn unchanged_tls_settings_are_shared_so_that_sessions_resume() {
     let (chain, key) = pair(&["a.example"]);
     let config = with(&[("a", inline(&chain, &key.serialize_pem()))]);
     let tls = Tls::of(&config, None);

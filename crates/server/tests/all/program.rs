@@ -288,7 +288,7 @@ fn a_client_is_what_the_program_says_and_is_asked_about_by_its_headers() {
 }
 
 #[test]
-fn what_is_refused_dropped_or_malformed_lets_nobody_in() {
+fn refused_dropped_or_malformed_answer_admits_nobody() {
     let (address, _) = served();
     let connect = |token: &str| json!([{"id": 1, "connect": {"token": token}}]);
     for (token, code) in [("drop", 100), ("no code", 100)] {
@@ -374,7 +374,7 @@ fn a_runtime_of_the_program_is_woken_from_a_worker() {
 }
 
 #[test]
-fn what_was_granted_for_a_time_is_asked_about_at_its_end() {
+fn grant_with_an_expiry_is_renewed_at_its_end() {
     let (address, _) = served();
     let (mut client, _) = Client::say(
         address,

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_message_is_named() {
+    fn malformed_message_is_named() {
         fn fields(bytes: &[u8]) -> Result<Vec<Field<'_>>, ProtobufError> {
             Fields::of(bytes).collect()
         }

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_each_message_once_and_in_order_agrees_also_over_a_recovery() {
+    fn client_with_each_message_once_and_in_order_agrees_also_over_a_recovery() {
         let (ledger, mut follower) = scene(5);
         ledger.published(0, 0, &mut follower, arrival(1, 1));
         ledger.subscribed(0, 0, &mut follower, ("a", 4), Some(&[(2, 2), (3, 3), (4, 4)]));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_notified_may_miss_and_what_was_uncertain_may_come_again_after_that() {
+    fn notified_client_may_miss_messages_and_uncertain_ones_may_come_again() {
         let (ledger, mut follower) = scene(2);
         let number = ledger.begin(0);
         ledger.uncertain(0, number);
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn who_misses_what_a_failover_lost_is_to_be_notified_in_the_end() {
+    fn client_that_misses_a_message_lost_by_a_failover_must_be_notified() {
         let ledger = Ledger::new(1, Loss::Tail);
         let mut follower = Follower::default();
         for (number, at) in [(1, ("a", 1)), (2, ("a", 2)), (3, ("b", 2))] {
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_recover_is_not_to_be_refused() {
+    fn client_within_the_history_must_recover() {
         let ledger = Ledger::new(1, Loss::Nothing);
         let mut follower = Follower::default();
         ledger.subscribed(0, 0, &mut follower, ("a", 0), None);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_missed_by_nobody_and_delivered_to_nobody() {
+    fn refused_message_is_expected_of_nobody() {
         let (ledger, mut follower) = scene(1);
         ledger.published(0, 0, &mut follower, arrival(1, 1));
         let refused = ledger.begin(0);

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_may_send_is_said_and_not_followed() {
+    fn malformed_server_reply_is_reported_and_not_followed() {
         let mut scanner = Scanner::new(Framing::WebSocket { lines: false });
         for bad in
             [&b"\x81\x85abcdefghi"[..], b"\xf1\x00", b"\x81\x7f\xff\xff\xff\xff\xff\xff\xff\xff"]

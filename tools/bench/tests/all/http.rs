@@ -347,7 +347,7 @@ fn the_depth_is_found_and_reported() {
 }
 
 #[test]
-fn what_is_sent_to_warm_up_does_not_count() {
+fn warm_up_requests_do_not_count() {
     let log = scratch("warm-up.log");
     let _ = std::fs::remove_file(&log);
     let server = Running::serve(&["--log", log.to_str().expect("UTF-8")]);
@@ -527,7 +527,7 @@ fn a_certificate_is_verified() {
 }
 
 #[test]
-fn nobody_there_and_no_such_name_are_reported_with_what_to_do() {
+fn refused_and_unresolved_addresses_are_reported_with_the_fix() {
     let (value, well) =
         load(&[&format!("http://{}/", Addresses::new().client), "-n", "5", "-c", "1"]);
     assert!(!well && number(&value, "unanswered") == 5, "{value}");

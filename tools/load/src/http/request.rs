@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_may_have_is_reported_with_how_to_write_it() {
+    fn forbidden_request_field_is_reported_with_the_right_form() {
         let header = |name: &str, value: &str| RequestSpec {
             headers: vec![(name.into(), value.into())],
             ..spec("GET", "/")

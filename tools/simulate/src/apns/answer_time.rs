@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_named() {
+    fn malformed_value_is_named() {
         for text in ["fast", "exponential", "lognormal:8", "bimodal:2,1,30", "pareto:5,0", "-1"] {
             let error = text.parse::<AnswerTime>().unwrap_err().to_string();
             assert!(error.contains("answer"), "{text}: {error}");

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_request_is_reported() {
+    fn malformed_request_is_reported() {
         for fields in [
             &[("Accept", "x")][..],
             &[("", "x")],

@@ -113,7 +113,7 @@ fn device(token: &str) -> Value {
 }
 
 #[test]
-fn what_was_acknowledged_when_the_process_was_killed_is_there_after_it() {
+fn acknowledged_change_survives_a_kill() {
     const WRITERS: usize = 16;
     let directory = tempfile::tempdir().unwrap();
     let acknowledged: Mutex<Vec<String>> = Mutex::default();

@@ -122,7 +122,7 @@ fn expected(ada: &str) -> HashMap<String, String> {
 }
 
 #[test]
-fn who_is_connected_need_not_be_pushed_to() {
+fn connected_user_is_not_pushed_to() {
     let simulator = simulator(Behaviour::default());
     let served = Served::start(None);
     assert_eq!(served.put("push/apns/shop", &credential(&simulator, KEY)).0, 201);
@@ -133,7 +133,7 @@ fn who_is_connected_need_not_be_pushed_to() {
 }
 
 #[test]
-fn who_is_connected_to_another_node_need_not_be_pushed_to() {
+fn user_connected_to_another_node_is_not_pushed_to() {
     let simulator = simulator(Behaviour::default());
     let redis = redis::start();
     let nodes = [Served::start(None), Served::start(None)];

@@ -21,7 +21,7 @@ fn recover(position: StreamPosition) -> SubscribeOptions {
 const FRESH: fn() -> SubscribeOptions = SubscribeOptions::default;
 
 #[test]
-fn what_one_node_publishes_subscribers_of_all_nodes_hear_once_and_in_order() {
+fn publications_of_one_node_reach_subscribers_of_all_nodes_once_and_in_order() {
     let mut fleet = Fleet::new(3, 2);
     let options = with_history();
     let readers: Vec<_> = (0..3)
@@ -121,7 +121,7 @@ fn a_client_that_is_ahead_of_its_new_node_is_not_refused_and_sent_nothing_again(
 
 /// It is sent a message of the new epoch before it is answered where the stream is.
 #[test]
-fn who_comes_back_before_the_node_has_subscribed_anew_recovers_by_what_a_read_has_met() {
+fn client_that_returns_before_the_node_resubscribes_recovers_from_a_read() {
     let mut fleet = Fleet::new(1, 1);
     let options = with_history();
     let reader = fleet.nodes[0].open(0, "");
@@ -338,7 +338,7 @@ fn of_many_channels_each_is_checked_once_in_an_interval_a_slice_at_a_time() {
 }
 
 #[test]
-fn what_cannot_be_repaired_is_reported() {
+fn gap_that_cannot_be_repaired_is_reported() {
     let mut fleet = Fleet::new(2, 1);
     let options = with_history();
     let reader = fleet.nodes[1].open(0, "");
@@ -357,7 +357,7 @@ fn what_cannot_be_repaired_is_reported() {
 }
 
 #[test]
-fn what_waits_behind_a_gap_is_bounded() {
+fn publications_behind_a_gap_are_bounded() {
     let mut fleet = Fleet::new(2, 1);
     let options = with_history();
     fleet.use_engine(1, &EngineConfig { held_bytes_max: 1_000, ..CONFIG });
@@ -473,7 +473,7 @@ fn a_silent_engine_leaves_subscribers_and_answers_everybody() {
 }
 
 #[test]
-fn who_leaves_while_the_engine_is_asked_is_not_subscribed_later() {
+fn session_that_leaves_during_an_engine_call_is_not_subscribed_by_its_answer() {
     let mut fleet = Fleet::new(1, 2);
     let options = with_history();
     let channel = fleet.nodes[0].channel_at(1, "c");
@@ -578,7 +578,7 @@ fn history_is_the_engine_s_and_its_removal_reaches_every_ring() {
 }
 
 #[test]
-fn who_joins_and_leaves_is_said_to_servers_of_another_kind_and_heard_of_them() {
+fn joins_and_leaves_are_exchanged_with_servers_of_another_kind() {
     let mut fleet = Fleet::new(2, 2);
     for node in 0..2 {
         fleet.use_engine(node, &EngineConfig { shares_members: true, ..CONFIG });

@@ -46,7 +46,7 @@ fn a_command_is_the_same_in_both_formats() {
 }
 
 #[test]
-fn what_is_wrong_with_a_command_is_named() {
+fn malformed_command_is_named() {
     let deep = (0..10_000).fold(Vec::new(), |inner: Vec<u8>, _| {
         let mut outer = Vec::new();
         Writer::new(&mut outer).element(6, &inner);

@@ -17,7 +17,7 @@ async fn rejected(apns: &Apns) -> Rejected {
 }
 
 #[test]
-fn what_is_wrong_with_a_push_is_named_before_it_is_sent() {
+fn malformed_push_is_named_before_it_is_sent() {
     for (token, word) in [("ab", "64 to 200"), ("z".repeat(64).as_str(), "'z' at 0")] {
         let error = DeviceToken::new(token).unwrap_err().to_string();
         assert!(error.starts_with("device token: ") && error.contains(word), "{error}");

@@ -28,7 +28,7 @@ pub(super) fn engine_at(nats: &Nats) -> Engine {
 }
 
 #[test]
-fn what_one_node_publishes_clients_of_the_other_hear_and_recover() {
+fn publications_of_one_node_reach_and_recover_clients_of_the_other() {
     let nats = start();
     crosses(&node_on(1, engine_at(&nats)), &node_on(2, engine_at(&nats)));
 }

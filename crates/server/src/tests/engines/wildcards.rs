@@ -146,7 +146,7 @@ fn nothing_but_subscribing_is_done_with_a_wildcard() {
 
 /// Each of these users may subscribe to some channels, and tries to receive others by a wildcard.
 #[test]
-fn what_is_granted_for_some_channels_is_not_widened_by_a_wildcard() {
+fn grant_for_some_channels_is_not_widened_by_a_wildcard() {
     let nats = nats::start();
     let node = node(1, &nats, |_| {});
     let may =

@@ -223,7 +223,7 @@ mod tests {
 
     /// Regression test: all waiting bytes were copied for every executed command.
     #[test]
-    fn what_waits_is_moved_a_few_times_however_often_it_goes_on() {
+    fn waiting_bytes_are_moved_few_times_however_often_they_continue() {
         let mut waiting = frames(&[b'x'; 65_536]);
         let mut moves = 0;
         for left in (0..65_536).rev() {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_key_goes_on_once_keys_were_fetched_and_only_so_many_wait() {
+    fn client_that_waits_for_a_key_goes_on_when_it_was_fetched_and_waiting_is_bounded() {
         let mut backlogs = Backlogs::default();
         assert!(!backlogs.awaits_keys() && backlogs.await_key(conn(1)) && backlogs.awaits_keys());
         assert!(backlogs.insert(at(1), frames(b"a"), 1_000, 10));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_on_in_order_and_is_bounded() {
+    fn waiting_commands_go_on_in_order_and_are_bounded() {
         let mut backlogs = Backlogs::default();
         assert!(backlogs.insert(at(1), frames(b"a"), 30, 10));
         assert!(backlogs.insert(at(2), frames(b"b"), 20, 10));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_an_answer_goes_on_with_it_and_not_before() {
+    fn commands_behind_a_call_go_on_with_its_answer() {
         let mut backlogs = Backlogs::default();
         assert!(backlogs.insert(at(1), b"a".to_vec().into(), ONCE_ANSWERED, 10));
         assert_eq!((backlogs.arm_timer(5), backlogs.take_ready(u64::MAX)), (None, vec![]));

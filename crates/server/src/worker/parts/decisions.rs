@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn they_have_a_bound_and_those_that_are_over_make_room() {
+    fn decisions_are_bounded_and_expired_ones_make_room() {
         let mut decisions = Decisions::default();
         let large = vec![b' '; BYTES_MAX / 2];
         decisions.insert(key("ann", "a"), &large, 2_000, 1_000);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_leaves_nothing_behind() {
+    fn ended_grants_leave_nothing_behind() {
         let mut grants = Grants::default();
         for round in 0..100 {
             grants.insert(session(1), "a", grant(round, Some(1_000_000 + round)));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_on_the_bus_stays_first() {
+    fn message_that_finds_the_ring_full_stays_first() {
         let mut calls = PushCalls::default();
         for call in [1, 2] {
             calls.begin(conn(call), call);

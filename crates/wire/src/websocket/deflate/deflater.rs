@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_inflates() {
+    fn stored_block_inflates() {
         let payload: Vec<u8> = (0..150_000u32).map(|number| (number * 7) as u8).collect();
         let mut stored = Vec::new();
         store(&payload, &mut stored);

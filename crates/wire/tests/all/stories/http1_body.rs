@@ -184,7 +184,7 @@ fn trailers_are_fields() {
 }
 
 #[test]
-fn what_carries_nothing_is_bounded() {
+fn chunk_overhead_and_trailers_are_bounded() {
     // One byte of data a chunk, and a long extension each (CVE-2023-39326).
     let chunk = format!("1;{}\r\nx\r\n", "a".repeat(500));
     let body = chunked(chunk.repeat(100).as_bytes());

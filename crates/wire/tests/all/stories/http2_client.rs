@@ -242,7 +242,7 @@ fn an_answer_before_the_end_of_the_body_ends_the_body() {
 }
 
 #[test]
-fn what_arrives_for_a_stream_given_up_is_passed_over() {
+fn frames_of_a_reset_stream_are_ignored() {
     let mut server = Server::default().settings(&[]);
     let mut client = connection(&mut server);
     open(&mut client, 10).unwrap();

@@ -42,7 +42,7 @@ fn each_operation_is_read() {
 }
 
 #[test]
-fn what_is_no_nats_is_an_error() {
+fn malformed_nats_input_is_an_error() {
     for (bytes, error) in [
         (&b"HTTP/1.1 400 Bad Request\r\n"[..], Error::Unknown),
         (b"PING\n", Error::Malformed),

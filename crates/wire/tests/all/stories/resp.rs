@@ -58,7 +58,7 @@ fn every_type_is_read() {
 }
 
 #[test]
-fn what_is_no_value_is_refused_and_nothing_is_allocated_for_it() {
+fn malformed_value_is_refused_without_an_allocation() {
     for (bytes, error) in [
         ("HTTP/1.1 200 OK\r\n", Error::Type),
         (":1a\r\n", Error::Number),

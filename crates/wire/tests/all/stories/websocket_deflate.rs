@@ -121,7 +121,7 @@ fn a_compressed_message_goes_from_end_to_end() {
 }
 
 #[test]
-fn what_only_grows_goes_out_as_it_is() {
+fn incompressible_data_is_stored() {
     let mut bytes = Vec::new();
     Deflater::new(6, ALONE).encode_frame(&mut bytes, Opcode::Binary, b"\x00\xff\x17", None);
     assert_eq!(bytes, b"\x82\x03\x00\xff\x17");
@@ -153,7 +153,7 @@ fn a_worker_shares_only_what_can_be_shared() {
 }
 
 #[test]
-fn what_is_sent_fits_the_window_that_was_agreed_on() {
+fn compressed_data_fits_the_negotiated_window() {
     // Given room for one byte at a time, zlib has nothing but its window to copy from, and refuses a
     // distance beyond it.
     let mut seed = 1u32;

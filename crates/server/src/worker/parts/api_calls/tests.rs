@@ -169,7 +169,7 @@ fn so_many_answers_are_outstanding_and_no_more() {
 }
 
 #[test]
-fn what_would_take_too_much_memory_is_refused() {
+fn command_beyond_the_memory_of_its_call_is_refused() {
     let mut calls = ApiCalls::default();
     let call = calls.open(new_call(1, CallForm::Batch, 2, 2));
     assert_eq!(calls.begin_next(call), Some(0));
@@ -184,7 +184,7 @@ fn what_would_take_too_much_memory_is_refused() {
 
 /// Batches with one key, which waited for its budget, took all that may be kept, and those with other keys were refused.
 #[test]
-fn what_waits_of_one_budget_is_a_share_of_what_may() {
+fn waiting_bytes_of_one_budget_are_a_share_of_the_limit() {
     let budget = |number| {
         let may = Arc::<ApiScope>::default();
         Some(KeyScope { may, tenant: None, budget: Some((number, Rates::per_second(1))) })
