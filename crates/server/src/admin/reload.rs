@@ -46,6 +46,8 @@ impl Admin {
             expected: None,
             origin,
             secrets: true,
+            // Whoever writes the file starts the server with it.
+            programs: true,
             durable: false,
             canary: None,
         };
