@@ -1,4 +1,4 @@
-//! dunlin: serve, apns, push, config, cluster, program, token, check; bench is a program of its own.
+//! dunlin: serve, apns, push, config, cluster, program, trace, explain, top, health, token, check; bench is a program of its own.
 #![forbid(unsafe_code)]
 
 mod apns;
@@ -6,6 +6,9 @@ mod check;
 mod cluster;
 mod config;
 mod error;
+mod explain;
+mod health;
+mod log_writer;
 #[cfg(feature = "programs")]
 mod program;
 mod push;
@@ -13,6 +16,8 @@ mod serve;
 mod style;
 mod token;
 mod tools;
+mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -50,6 +55,14 @@ enum Command {
     /// Show the nodes of a cluster
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(cluster::Command),
+    /// Follow what happens to one user, client, address or channel of a running server
+    Trace(trace::Trace),
+    /// Explain why a client may subscribe to a channel, publish to it or read it, or why not
+    Explain(explain::Explain),
+    /// Watch a running server in the terminal: connections, messages, refusals
+    Top(top::Top),
+    /// Check whether a server serves; exits with 1 if not, for containers and scripts
+    Health(health::Health),
     /// Send a notification to one device, or to every device token of a file
     #[command(subcommand, arg_required_else_help = true)]
     Push(push::Command),
@@ -83,6 +96,14 @@ fn main() -> ExitCode {
         Command::Cluster(cluster) => cluster.run(),
         #[cfg(feature = "programs")]
         Command::Program(program) => program.run(),
+        Command::Trace(trace) => trace.run(),
+        Command::Explain(explain) => explain.run(),
+        Command::Top(top) => top.run(),
+        Command::Health(health) => match health.run() {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
         Command::Push(push) => push.run(),
         Command::Token(token) => token.run(),
         Command::Check(check) => match check.run() {

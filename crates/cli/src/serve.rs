@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueHint};
-use dunlin_config::{Config, ConfigErrors, Log, LogFormat, LogLevel};
+use dunlin_config::{Config, ConfigErrors, Log, LogFormat};
 use dunlin_server::{Ready, ServeOptions, ValidConfig};
 use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
@@ -21,6 +21,7 @@ use tracing_subscriber::{EnvFilter, Layer, fmt, reload};
 
 use crate::config::{File, environment};
 use crate::error::CliError;
+use crate::log_writer::LogWriter;
 use crate::style;
 use crate::style::{BOLD, DIM, LINK, WARN, paint};
 
@@ -65,7 +66,7 @@ impl Serve {
             (Err((_, refusal)), None) => return Err(refusal),
         };
         let shown = config.as_ref().map(|config| config.get().clone()).unwrap_or_default();
-        let on_log = log(&shown.log)?;
+        let (on_log, lines) = log(&shown.log)?;
         let development = file.is_none();
         let page = shown.client.demo_page;
         let on_ready = Box::new(move |ready: &Ready| {
@@ -81,11 +82,27 @@ impl Serve {
             Some(path) => path.display().to_string(),
             None => "development".to_owned(),
         };
-        let state = self.state;
-        Ok(dunlin_server::serve(
-            ServeOptions { config, source, state_dir: state, on_log },
-            on_ready,
-        )?)
+        let state_dir = self.state.clone();
+        let reload = self.config.is_some().then(|| {
+            let reload: dunlin_server::Reload = Box::new(move || self.read_again());
+            reload
+        });
+        let options = ServeOptions { config, source, state_dir, reload, on_log };
+        let served = dunlin_server::serve(options, on_ready);
+        lines.finish();
+        Ok(served?)
+    }
+
+    /// Reads the file once more, with the environment and the flags of the start.
+    fn read_again(&self) -> Result<ValidConfig, String> {
+        let path = self.config.as_deref().ok_or("the server was started without a file")?;
+        let file = File::read(path).map_err(|error| error.to_string())?;
+        if file.is_empty() {
+            // It would reset everything, and is what an editor leaves for a moment.
+            return Err(format!("{} is empty", path.display()));
+        }
+        let read = file.validate(|config| self.with_flags(config));
+        read.map_err(|(_, refusal)| anstream::adapter::strip_str(&refusal.to_string()).to_string())
     }
 
     fn of_development(&self) -> Result<ValidConfig, (ConfigErrors, CliError)> {
@@ -159,9 +176,9 @@ type SetLog = Box<dyn Fn(&Log) + Send>;
 
 /// Logs to standard error by the settings of `[log]`. Returns a function that applies other settings; it ignores the
 /// level if the environment has set one.
-fn log(rules: &Log) -> Result<SetLog, CliError> {
+fn log(rules: &Log) -> Result<(SetLog, LogWriter), CliError> {
     let variable = std::env::var(LOG_VARIABLE).ok();
-    let wanted = variable.clone().unwrap_or_else(|| directive(rules.level));
+    let wanted = variable.clone().unwrap_or_else(|| directives(rules));
     let filter = EnvFilter::try_new(&wanted)
         .map_err(|error| format!("{LOG_VARIABLE} is {wanted:?}, which names no level: {error}"))?;
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -169,27 +186,31 @@ fn log(rules: &Log) -> Result<SetLog, CliError> {
     // One of the two layers is always disabled.
     let is_json = Arc::new(AtomicBool::new(rules.format == LogFormat::Json));
     let [for_text, for_json] = [Arc::clone(&is_json), Arc::clone(&is_json)];
+    let lines = LogWriter::start().map_err(|error| format!("the log has no thread: {error}"))?;
     let text = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(lines.clone())
         .with_ansi(colours)
         .with_filter(dynamic_filter_fn(move |_, _| !for_text.load(Ordering::Relaxed)));
     let json = fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(lines.clone())
         .with_ansi(false)
         .json()
         .with_filter(dynamic_filter_fn(move |_, _| for_json.load(Ordering::Relaxed)));
     tracing_subscriber::registry().with(filter).with(text).with(json).init();
-    Ok(Box::new(move |rules: &Log| {
+    let set_log: SetLog = Box::new(move |rules: &Log| {
         is_json.store(rules.format == LogFormat::Json, Ordering::Relaxed);
         if variable.is_none() {
             // It fails only when logging has ended.
-            let _ = handle.reload(EnvFilter::new(directive(rules.level)));
+            let _ = handle.reload(EnvFilter::new(directives(rules)));
         }
-    }))
+    });
+    Ok((set_log, lines))
 }
 
-fn directive(level: LogLevel) -> String {
-    format!("{level:?}").to_lowercase()
+/// Returns the filter of these settings.
+fn directives(rules: &Log) -> String {
+    let targets = rules.targets.iter().map(|(target, of)| format!(",{target}={}", of.as_str()));
+    rules.level.as_str().to_owned() + &targets.collect::<String>()
 }
 
 /// Returns the addresses to print at the start.

@@ -111,7 +111,7 @@ fn duration_s(text: &str) -> Result<Expiry, String> {
     number.checked_mul(factor).map(Some).ok_or_else(|| "that is too long; write never".into())
 }
 
-fn json_value(text: &str) -> Result<Value, String> {
+pub(crate) fn json_value(text: &str) -> Result<Value, String> {
     serde_json::from_str(text)
         .map_err(|error| format!("it is not JSON ({error}); quote it: '{{\"name\": \"Ada\"}}'"))
 }

@@ -13,9 +13,10 @@ use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
     ClaimPath, Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, HealthCheck,
-    Hook, Ingress, Limits, Listener, Log, LongPoll, Map, Member, Pacing, PersonalChannel, Proxy,
-    PushConfig, PusherApp, PusherConfig, Route, Rpc, RpcNamespace, Secret, Server, SharedBudget,
-    Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks, fields,
+    Hook, Ingress, Limits, Listener, Log, LogLevel, LongPoll, Map, Member, Pacing, PersonalChannel,
+    Proxy, PushConfig, PusherApp, PusherConfig, Route, Rpc, RpcNamespace, Secret, Server,
+    SharedBudget, Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks,
+    fields,
 };
 
 /// The most entries of one map, to bound its memory.
@@ -333,7 +334,7 @@ table! {
     Shutdown {}
     Admin { tokens }
     AdminToken {}
-    Log {}
+    Log { targets }
 }
 
 impl<T: Part> Part for Map<T> {
@@ -508,7 +509,7 @@ macro_rules! text {
     )*};
 }
 
-text! { Secret::reveal, ClaimPath::as_str }
+text! { Secret::reveal, ClaimPath::as_str, LogLevel::as_str }
 
 #[cfg(test)]
 mod tests {

@@ -25,6 +25,9 @@ settings! {
         /// Certificate authorities in PEM: a client must present a certificate signed by one of them (mutual
         /// TLS). Not suitable for an address that browsers connect to.
         pub client_ca: Option<Arc<str>> => NewConnections & Tls,
+        /// Logs each request with its status, size and duration, at level `info` under the target `dunlin::access`; a
+        /// WebSocket or a stream when it begins. Paths are logged without their queries.
+        pub access_log: bool => Read,
     }
 }
 

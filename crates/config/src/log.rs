@@ -1,6 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Map;
 use crate::effect::settings;
 
 settings! {
@@ -11,6 +12,10 @@ settings! {
         /// The lowest level that is logged. The environment variable `DUNLIN_LOG` overrides it and may also name
         /// modules (`info,dunlin_net=debug`).
         pub level: LogLevel => Log,
+        /// Levels of single targets, under the target's name: `dunlin::client`, `dunlin::api`, `dunlin::listener`,
+        /// `dunlin::admin`, `dunlin::settings`, `dunlin::access`, `dunlin::message`, or the name of a module.
+        /// See `docs/operating/log.md`.
+        pub targets: Map<LogLevel> => Log,
         /// The format of a line.
         pub format: LogFormat => Log,
     }
@@ -32,6 +37,19 @@ pub enum LogLevel {
     Debug,
     /// Events of single messages.
     Trace,
+}
+
+impl LogLevel {
+    /// Returns its name in the settings.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
 }
 
 /// The format of a line.

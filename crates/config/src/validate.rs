@@ -64,6 +64,15 @@ impl Config {
             channel(&Path::of("channel.without_namespace"), options, errors);
         }
         self.limits(errors);
+        let is_target = |name: &str| {
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
+            !name.is_empty() && name.bytes().all(is_part)
+        };
+        for name in self.log.targets.keys().filter(|name| !is_target(name)) {
+            let error = ConfigError::new(Path::of("log.targets").join(name), "this is no target")
+                .with_fix("name one of docs/operating/log.md, such as `dunlin::client`");
+            errors.push(error);
+        }
         if self.shutdown.drain_timeout_ms < self.shutdown.reconnect_spread_ms {
             errors.add(
                 "shutdown.drain_timeout_ms",

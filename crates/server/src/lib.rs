@@ -20,6 +20,7 @@ mod control;
 mod crash;
 mod engines;
 mod error;
+mod log;
 mod message;
 mod metrics;
 mod program;
@@ -83,7 +84,7 @@ pub use crate::proxy::{
 };
 pub use crate::server::Server;
 pub use crate::state::memory::{Memory, MemoryBounds, MemoryLimit};
-pub use crate::validation::{ValidConfig, errors_of};
+pub use crate::validation::{Reload, ValidConfig, errors_of};
 
 /// Most workers of one process: bus endpoints are left for the control thread, the admin thread, the push thread and the
 /// webhooks thread.
@@ -98,6 +99,8 @@ pub struct ServeOptions {
     pub source: String,
     /// The directory where revisions are stored, so that they survive a restart; `None` keeps them in memory.
     pub state_dir: Option<PathBuf>,
+    /// Reads and validates the configuration anew, for SIGHUP; the error says which line is wrong. `None`: there is no file.
+    pub reload: Option<Reload>,
     /// Called with the `log` settings at the start and after each change; the program decides how to log.
     pub on_log: Box<dyn Fn(&Log) + Send>,
 }
@@ -119,7 +122,7 @@ fn serve_program(
     on_ready: Box<dyn FnOnce(&Ready)>,
 ) -> Result<(), ServeError> {
     raise_descriptor_limit();
-    let ServeOptions { config, source, state_dir, on_log } = what;
+    let ServeOptions { config, source, state_dir, reload, on_log } = what;
     let (store, mut recovery) = recover(config, source, state_dir.as_deref())?;
     let (operator, socket) = open_operator(state_dir.as_deref(), &mut recovery)?;
     let snapshot = Arc::clone(store.head());
@@ -172,6 +175,7 @@ fn serve_program(
         revocation_log,
         socket,
         boot,
+        reload,
         on_log,
     };
     let shared = Arc::clone(&state);

@@ -36,6 +36,7 @@ impl Server {
     /// through the admin port, as with `dunlin serve`.
     pub fn new(config: Config) -> Server {
         let what = ServeOptions {
+            reload: None,
             config: ValidConfig::new(config),
             source: "the program".to_owned(),
             state_dir: None,

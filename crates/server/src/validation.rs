@@ -23,6 +23,9 @@ use crate::{auth, tls};
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValidConfig(Config);
 
+/// Reads and validates a configuration file.
+pub type Reload = Box<dyn Fn() -> Result<ValidConfig, String> + Send>;
+
 impl ValidConfig {
     /// Validates a configuration.
     ///

@@ -36,6 +36,18 @@ pub enum Event {
 }
 
 impl Event {
+    /// Returns the name of the client's command.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Event::Connect => "connect",
+            Event::Subscribe => "subscribe",
+            Event::Publish => "publish",
+            Event::Rpc => "rpc",
+            Event::Refresh => "refresh",
+            Event::SubRefresh => "sub_refresh",
+        }
+    }
+
     /// Whether the request may be repeated. A publish or a procedure may have an effect, so it is sent once.
     pub fn is_question(self) -> bool {
         !matches!(self, Event::Publish | Event::Rpc)

@@ -162,6 +162,37 @@ impl<'a> Request<'a> {
         })
     }
 
+    /// Returns the channel that it is about; of several, the first.
+    pub fn channel(&self) -> Option<&str> {
+        match self {
+            Request::Publish(of) => Some(&of.channel),
+            Request::Broadcast(of) => of.channels.first().map(|channel| &*channel.0),
+            Request::Subscribe(of) => Some(&of.channel),
+            Request::Unsubscribe(of) => Some(&of.channel),
+            Request::Presence(of) | Request::PresenceStats(of) | Request::HistoryRemove(of) => {
+                Some(&of.channel)
+            }
+            Request::History(of) => Some(&of.channel),
+            _ => None,
+        }
+    }
+
+    /// Returns the user that it is about.
+    pub fn user_name(&self) -> Option<&str> {
+        match self {
+            Request::Subscribe(of) => Some(&of.target.user),
+            Request::Unsubscribe(of) => Some(&of.target.user),
+            Request::Disconnect(of) => Some(&of.target.user),
+            Request::Refresh(of) => Some(&of.target.user),
+            Request::Send(of) => Some(&of.target.user),
+            Request::InvalidateUserTokens(of) => Some(&of.user),
+            Request::BlockUser(of) => Some(&of.user),
+            Request::UnblockUser(of) => Some(&of.user),
+            Request::Connections(of) => Some(&of.user),
+            _ => None,
+        }
+    }
+
     /// Returns the method.
     pub const fn method(&self) -> Method {
         match self {

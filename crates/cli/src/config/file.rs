@@ -29,6 +29,11 @@ impl File {
         File { name: if name == "-" { "standard input".to_owned() } else { name }, text }
     }
 
+    /// Returns whether the file has no line but comments.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
+    }
+
     /// Returns the file's configuration alone; [`File::validate`] checks it as a whole.
     pub(crate) fn config(&self) -> Result<Config, CliError> {
         Config::from_toml(&self.text).map_err(|errors| self.invalid(errors))

@@ -284,6 +284,35 @@ impl Server {
         self.client()?.call(Method::Get, path, &[], None)?.read()
     }
 
+    /// Posts JSON to a path of the admin port.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
+        let headers = [("Content-Type", "application/json".to_owned())];
+        self.client()?.call(Method::Post, path, &headers, Some(&body.to_string()))?.read()
+    }
+
+    /// Reads a path of the admin port as it comes: lines, or a document that is no JSON.
+    pub(crate) fn stream(&self, path: &str) -> Result<Box<dyn Read>, CliError> {
+        let response = self.client()?.call(Method::Get, path, &[], None)?;
+        match response.status {
+            200 => Ok(response.body),
+            // A response without status 200 is a problem.
+            _ => response.read().and(Ok(Box::new(std::io::empty()))),
+        }
+    }
+
+    /// Reads a path of the admin port that answers with JSON whatever its status.
+    pub(crate) fn get_any(&self, path: &str) -> Result<(u16, Value), CliError> {
+        let mut response = self.client()?.call(Method::Get, path, &[], None)?;
+        let mut text = String::new();
+        response.body.by_ref().take(1 << 20).read_to_string(&mut text)?;
+        Ok((response.status, serde_json::from_str(&text).unwrap_or_default()))
+    }
+
+    /// Percent-encodes a value of a query.
+    pub(crate) fn query_value(text: &str) -> String {
+        client::encoded(text, b"")
+    }
+
     /// Returns whether to print JSON.
     pub(crate) fn wants_json(&self) -> bool {
         self.json

@@ -8,6 +8,7 @@ mod compose;
 mod crash;
 #[path = "../kit/mod.rs"]
 mod kit;
+mod log;
 mod programs;
 mod proxies;
 mod push_api;

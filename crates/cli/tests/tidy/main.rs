@@ -359,3 +359,36 @@ fn a_guard_of_a_setting_is_built_where_it_is_closed_if_it_cannot_be() {
     }
     report(&complaints);
 }
+
+/// Where clients, backends and operators are refused, each with how often it stands there: beside the call that writes to the log. Who
+/// refuses elsewhere would leave no line.
+const REFUSALS: [(&str, &str, usize); 7] = [
+    ("Reply::Error(", "crates/server/src/worker/command.rs", 3),
+    ("Outgoing::Disconnect {", "crates/server/src/worker/command.rs", 1),
+    ("event::write_error(", "crates/server/src/worker/pusher.rs", 1),
+    ("event::write_subscription_error(", "crates/server/src/worker/pusher.rs", 1),
+    ("cx.respond(", "crates/server/src/worker/reply.rs", 1),
+    (".answer_http_error(", "crates/server/src/worker/stream.rs", 1),
+    (".answer_websocket_error(", "crates/server/src/worker/stream.rs", 1),
+];
+
+#[test]
+fn a_refusal_is_made_where_it_is_logged() {
+    let repository = Repository::read();
+    let mut complaints = Vec::new();
+    for (refusal, place, times) in REFUSALS {
+        let found = repository.ending(".rs").filter(|(name, _)| {
+            name.starts_with("crates/server/src/worker/") && !name.contains("fuzz_targets")
+        });
+        for (name, text) in found {
+            let count = text.matches(refusal).count();
+            let wanted = if name == place { times } else { 0 };
+            if count != wanted {
+                complaints.push(format!(
+                    "{name}: {refusal} stands {count} times, not {wanted}: see worker::logged"
+                ));
+            }
+        }
+    }
+    report(&complaints);
+}

@@ -422,24 +422,16 @@ impl Store {
         if sparse == self.start.config {
             return;
         }
-        let Ok(old) = snapshot_file::config(self.start.config.clone()) else {
+        let Some(change) = self.edits(&file) else {
             let message = "what it was is not known any more, so that nothing of it is taken over";
             warnings.push(warning(&start.name, None, message.to_owned()));
             self.begun_with(Started { name: start.name, config: sparse });
             return;
         };
-        let mut config = self.head().config.clone();
-        for change in changes(&old, &file) {
-            let pointer = Pointer::parse(&change.pointer).unwrap_or_default();
-            // An entry removed from the file may have been removed already.
-            let _ = Snapshot::replay(&mut config, &pointer, change.after);
-        }
-        // Not validated yet; `prepare` does that.
-        let wanted = Arc::new(Snapshot::from_replay(0, config));
         let comment = format!("{} was edited", start.name);
         let cluster = self.cluster_position();
         let origin = Origin { cluster, ..origin(&start.name, &comment, now_unix_ms) };
-        match self.add(&Change::Restore(wanted), origin, start.judge) {
+        match self.add(&change, origin, start.judge) {
             Ok(()) => self.begun_with(Started { name: start.name, config: sparse }),
             Err(errors) => {
                 let message = format!(
@@ -448,6 +440,30 @@ impl Store {
                 warnings.push(warning(&start.name, None, message));
             }
         }
+    }
+
+    /// Returns the change that takes over what differs in the file from when it was read last. What was changed
+    /// otherwise stays. `None`: what the file was is not known any more.
+    pub fn edits(&self, file: &Config) -> Option<Change> {
+        let old = snapshot_file::config(self.start.config.clone()).ok()?;
+        let mut config = self.head().config.clone();
+        for change in changes(&old, file) {
+            let pointer = Pointer::parse(&change.pointer).unwrap_or_default();
+            // An entry removed from the file may have been removed already.
+            let _ = Snapshot::replay(&mut config, &pointer, change.after);
+        }
+        // Not validated yet; `prepare` does that.
+        Some(Change::Restore(Arc::new(Snapshot::from_replay(0, config))))
+    }
+
+    /// Returns the name of the file that the settings were begun with.
+    pub fn file_name(&self) -> &str {
+        &self.start.name
+    }
+
+    /// Notes that what the file has is in effect, so that [`edits`](Self::edits) begins there.
+    pub fn file_taken_over(&mut self, file: &Config) {
+        self.begun_with(Started { name: self.start.name.clone(), config: file.sparse() });
     }
 
     /// Adds a revision made by the start itself.

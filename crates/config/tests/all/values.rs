@@ -698,3 +698,14 @@ fn engine_addresses_that_are_urls_become_addresses_and_logins() {
         assert!(!error.contains("hunter2"), "{error}");
     }
 }
+
+#[test]
+fn a_target_of_the_log_with_other_characters_than_names_of_modules_have_is_refused() {
+    let with =
+        |name: &str| Config::from_toml(&format!("[log.targets]\n{name:?} = \"debug\"\n")).unwrap();
+    assert!(with("dunlin::client").validate().is_ok());
+    for name in ["a,info", "a=trace", "", "a b"] {
+        let errors = with(name).validate().unwrap_err();
+        assert!(errors.to_string().contains("no target"), "{name}: {errors}");
+    }
+}

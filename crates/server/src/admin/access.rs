@@ -51,10 +51,14 @@ pub(super) fn below<'a>(path: &'a str, root: &str) -> Option<&'a str> {
 ///
 /// # Errors
 /// Nothing can be changed at this path.
-fn role_for(request: &http::RequestHead<'_>) -> Result<AdminRole, ProblemDetails> {
+pub(super) fn role_for(request: &http::RequestHead<'_>) -> Result<AdminRole, ProblemDetails> {
     let path = request.path;
     match request.method {
+        // It shows users and their addresses.
+        Method::Get | Method::Head if path == "/trace" => Ok(AdminRole::Operate),
         Method::Get | Method::Head => Ok(AdminRole::See),
+        // A question whose token does not stand in its path.
+        Method::Post if path == "/explain" => Ok(AdminRole::See),
         _ if below(path, "/config").is_some() => Ok(AdminRole::Change),
         _ if below(path, "/broadcasts").is_some() || path == "/revocations" => {
             Ok(AdminRole::Operate)

@@ -278,7 +278,7 @@ impl Admin {
         let some = !ended.is_empty();
         for Ended { to, status, body } in ended {
             match to {
-                ReplyTo::Caller(_) => {}
+                ReplyTo::Caller(_) | ReplyTo::File => {}
                 ReplyTo::First(_) => self.handle_first(cx, status, &body),
                 ReplyTo::Follow(number) => {
                     if self.handle_followed(number, status, &body) {

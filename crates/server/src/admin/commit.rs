@@ -25,6 +25,7 @@ use super::problem::{self, ProblemDetails};
 use super::timer::Timer;
 use super::{Admin, Cx, respond, unix_ms, warnings};
 use crate::crash;
+use crate::log::{self, Entry, Kind};
 use crate::message::webhooks::WebhooksMessage;
 use crate::message::worker::WorkerMessage;
 use crate::metrics::{ConfigMetric, Metric};
@@ -36,6 +37,8 @@ use crate::validation;
 const SPIN: Duration = Duration::from_micros(20);
 /// Delay before the webhooks thread is woken after a change, so that further changes share the wake-up.
 const WEBHOOKS_PAUSE_MS: u64 = 5;
+/// Most keys of a change that the log names.
+const KEYS_LOGGED_MAX: usize = 8;
 /// Most changes that wait for the commit in flight.
 const WAITING_MAX: usize = 4_096;
 
@@ -43,6 +46,8 @@ const WAITING_MAX: usize = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyTo {
     Caller(ConnId),
+    /// What differs in the file, after SIGHUP.
+    File,
     /// This node applies it first, for a caller, before all other nodes.
     First(ConnId),
     /// A change of another node, with its number in the cluster's log.
@@ -169,8 +174,13 @@ impl Admin {
 
     /// Rejects a change.
     pub(super) fn refuse(&mut self, cx: &mut Cx, to: ReplyTo, problem: &ProblemDetails) {
+        if log::is_enabled(Kind::SettingsRefused) {
+            let (status, reason) = (Some(problem.status()), problem.detail());
+            log::write(Kind::SettingsRefused, &Entry { status, reason, ..Entry::default() });
+        }
         match to {
             ReplyTo::Caller(conn) => problem.answer(cx, conn),
+            ReplyTo::File => self.file_refused(problem),
             to => self.cluster_changes.handle_ended(to, problem.status(), problem.body()),
         }
     }
@@ -444,6 +454,7 @@ impl Admin {
         crash::reach("confirm");
         let head = self.store.confirm();
         crash::reach("confirmed");
+        in_flight.changes.iter().for_each(|(prepared, origin)| tell_changed(prepared, origin));
         self.follow(cx, &head.config, in_flight.effects);
         if in_flight.effects.contains(Effect::PushSenders) {
             let (before, after) = (&in_flight.before.config.push, &head.config.push);
@@ -606,9 +617,36 @@ impl Admin {
                 let headers = [("Content-Type", "application/json"), ("ETag", tag)];
                 respond(cx, conn, status, &headers, body);
             }
+            ReplyTo::File => self.file_taken_over(*revision),
             to => self.cluster_changes.handle_ended(to, status, body.clone()),
         }
     }
+}
+
+/// Tells the log of a change: who has made it, and which keys it changed; never their values.
+fn tell_changed(prepared: &PreparedChange, origin: &Origin) {
+    if !log::is_enabled(Kind::SettingsChanged) {
+        return;
+    }
+    let changes = prepared.changes();
+    let mut keys: Vec<&str> =
+        changes.iter().take(KEYS_LOGGED_MAX).map(|change| change.pointer.as_str()).collect();
+    let more = changes.len().saturating_sub(keys.len());
+    let more = format!("and {more} more");
+    if changes.len() > KEYS_LOGGED_MAX {
+        keys.push(&more);
+    }
+    let entry = Entry {
+        by: &origin.who,
+        key: &origin.token,
+        reason: &origin.comment,
+        // A connection's address, or the kind of its socket.
+        origin: &origin.from,
+        keys: &keys.join(" "),
+        revision: Some(prepared.snapshot().revision),
+        ..Entry::default()
+    };
+    log::write(Kind::SettingsChanged, &entry);
 }
 
 /// Returns the entity tag of a revision, `"REVISION"` with its quotes.

@@ -26,6 +26,7 @@ mod commit;
 #[cfg(test)]
 mod effect_tests;
 mod heap_trim;
+mod live;
 #[cfg(test)]
 mod node_tests;
 mod openapi;
@@ -34,6 +35,7 @@ mod overview;
 mod page;
 mod problem;
 mod read;
+mod reload;
 pub(crate) mod reservations;
 #[cfg(test)]
 mod revocation_tests;
@@ -70,7 +72,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dunlin_cluster::message::{ClusterToAdmin, StatusPage};
 use dunlin_config::store::Store;
-use dunlin_config::{Config, Effect, Effects, Log};
+use dunlin_config::{AdminRole, Config, Effect, Effects, Log};
 use dunlin_metrics::{Registry, text};
 use dunlin_net::http::{self, Method};
 use dunlin_net::{
@@ -88,6 +90,7 @@ use self::cluster_change::ClusterChanges;
 use self::cluster_scope::StatusRequest;
 use self::commit::CommitQueue;
 use self::heap_trim::HeapTrim;
+use self::live::{Explain, TraceReader};
 use self::problem::ProblemDetails;
 use self::samples::Samples;
 use self::sync::Sync;
@@ -99,6 +102,7 @@ use self::worker_query::WorkerQueries;
 use crate::admin::reservations::Reservations;
 use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
+use crate::log::{self, Entry, Kind};
 use crate::message::admin::AdminMessage;
 use crate::message::bus::Endpoint;
 use crate::metrics::log_gate::LogGate;
@@ -106,6 +110,7 @@ use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
 use crate::tls::{Tls, file_times};
+use crate::validation::Reload;
 
 /// Most connections; a further one is closed.
 const CONNECTIONS_MAX: usize = 4_096;
@@ -136,6 +141,12 @@ pub(crate) struct AdminConnection {
     /// Whether it came through the Unix socket; `None` until checked.
     through_socket: Option<bool>,
     watching: bool,
+    tracing: bool,
+    /// Method and path of its request, if the log wants them, and when it came.
+    method: Box<str>,
+    path: Box<str>,
+    began_ms: u64,
+    has_access_log: bool,
 }
 
 /// The context of the admin thread's loop.
@@ -164,10 +175,16 @@ pub(crate) struct Admin {
     sync: Option<Sync>,
     watchers: Vec<Watcher>,
     api_calls: WorkerQueries<ApiCall>,
+    traces: Vec<TraceReader>,
+    explains: WorkerQueries<Explain>,
     broadcast_requests: WorkerQueries<BroadcastQuery>,
     dry_runs: WorkerQueries<DryRun>,
     status_requests: WorkerQueries<StatusRequest>,
     on_log: Box<dyn Fn(&Log) + Send>,
+    /// Reads the file anew; `None` without one.
+    reload: Option<Reload>,
+    /// What the file has, while that becomes the settings.
+    reloading: Option<Config>,
     /// The listener on `server.admin_addr`, unless that is disabled.
     listener: Option<ListenerId>,
     /// The workers' initial listeners, until `server.client_addr` changes.
@@ -201,6 +218,8 @@ pub(crate) struct AdminParams {
     pub(crate) socket: Option<UnixListener>,
     /// Handles of the workers' listeners.
     pub(crate) boot: Vec<TcpListener>,
+    /// Reads the configuration's file anew; `None` without one.
+    pub(crate) reload: Option<Reload>,
     /// Called with `log` when it has changed.
     pub(crate) on_log: Box<dyn Fn(&Log) + Send>,
 }
@@ -229,6 +248,11 @@ impl AdminThread {
         self.thread.is_finished()
     }
 
+    /// Reads the file of the configuration and those of certificates anew (SIGHUP).
+    pub(crate) fn reload(&self) {
+        let _ = self.remote.run(|admin, cx| admin.reload(cx));
+    }
+
     /// Ends the thread and waits for it, within a bound.
     pub(crate) fn stop(self, bound: Duration) {
         let _ = self.remote.run(|_, cx| cx.stop());
@@ -248,8 +272,18 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     };
     let mut event_loop = EventLoop::with_inbox(config, inbox)?;
     let cx = event_loop.context();
-    let AdminParams { state, push, endpoint, store, reservations, listener, boot, on_log, .. } =
-        parts;
+    let AdminParams {
+        state,
+        push,
+        endpoint,
+        store,
+        reservations,
+        listener,
+        boot,
+        on_log,
+        reload,
+        ..
+    } = parts;
     let certificate_files = file_times(&store.head().config);
     let body_bytes_max = store.head().config.config.body_bytes_max;
     let listen = listen_config(&store.head().config, &state.settings.load().tls)?;
@@ -296,10 +330,14 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         sync,
         watchers: Vec::new(),
         api_calls: api_call::api_calls(),
+        traces: Vec::new(),
+        explains: live::explains(),
         broadcast_requests: broadcasts::broadcast_requests(),
         dry_runs: affected::dry_runs(),
         status_requests: cluster_scope::status_requests(),
         on_log,
+        reload,
+        reloading: None,
         listener,
         boot,
         body_bytes_max,
@@ -332,6 +370,19 @@ fn listen_config(settings: &Config, tls: &Tls) -> io::Result<ListenConfig> {
 }
 
 impl Admin {
+    /// Keeps what the log needs of a request until it is answered.
+    fn note_request(&self, cx: &mut Cx, conn: ConnId, head: &http::RequestHead<'_>) {
+        let has_access_log = self.store.head().config.server.admin_ingress.access_log;
+        if !has_access_log && !log::is_enabled(Kind::AdminRefused) {
+            return;
+        }
+        let now_ms = cx.now_ms();
+        let Some(caller) = cx.data(conn) else { return };
+        (caller.has_access_log, caller.began_ms) = (has_access_log, now_ms);
+        caller.method = head.method.as_str().into();
+        caller.path = head.path[..head.path.floor_char_boundary(256)].into();
+    }
+
     fn route(&mut self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
         let path = request.path;
         // A load balancer has no token; `/health` only shows that the process serves.
@@ -346,6 +397,9 @@ impl Admin {
             Err(problem) => return problem.answer(cx, conn),
         };
         cx.mark_authenticated(conn);
+        // A change of the settings is logged when it is in effect.
+        let operates = access::below(path, "/config").is_none()
+            && access::role_for(request).is_ok_and(|role| role >= AdminRole::Operate);
         let done = if let Some(rest) = access::below(path, "/config") {
             self.config(cx, conn, request, rest, caller)
         } else if let Some(rest) = access::below(path, "/broadcasts") {
@@ -356,11 +410,27 @@ impl Admin {
             self.api_call(cx, conn, request, method)
         } else if path == "/whoami" {
             self.whoami(cx, conn, request, caller)
+        } else if path == "/trace" {
+            self.trace(cx, conn, request)
+        } else if path == "/explain" {
+            self.explain(cx, conn, request)
         } else {
             self.page(cx, conn, request)
         };
-        if let Err(problem) = done {
-            problem.answer(cx, conn);
+        match done {
+            Ok(()) if operates => self.tell_operated(cx, conn, request),
+            Ok(()) => {}
+            Err(problem) => problem.answer(cx, conn),
+        }
+    }
+
+    /// Tells the log of what an operator has done beside changing settings.
+    fn tell_operated(&self, cx: &mut Cx, conn: ConnId, request: &http::Request<'_>) {
+        if log::is_enabled(Kind::Operated) {
+            let (key, origin) = (self.token_name(request), Admin::origin_of(cx, conn));
+            let (method, path) = (request.method.as_str(), request.path);
+            let entry = Entry { key: &key, origin: &origin, method, path, ..Entry::default() };
+            log::write(Kind::Operated, &entry);
         }
     }
 
@@ -448,6 +518,7 @@ impl Admin {
         }
         if effects.contains(Effect::AdminTokens) {
             self.end_watches(cx);
+            self.end_traces(cx);
         }
         if effects.contains(Effect::Log) {
             (self.on_log)(&config.log);
@@ -537,11 +608,13 @@ impl Admin {
 
     fn second(&mut self, cx: &mut Cx) {
         self.seconds += 1;
+        log::tell_suppressed();
         self.free_retired();
         self.reach_workers();
         self.answer_overdue_api_calls(cx);
         self.answer_overdue_broadcasts(cx);
         self.answer_overdue_status(cx);
+        self.answer_overdue_explains(cx);
         self.advance_cluster_changes(cx);
         self.evaluate_trial(cx);
         self.sync_rest();
@@ -584,12 +657,17 @@ impl Handler for Admin {
     fn on_writable(&mut self, cx: &mut Cx, conn: ConnId) {
         if cx.data(conn).is_some_and(|caller| caller.watching) {
             self.watcher_writable(cx, conn);
+        } else if cx.data(conn).is_some_and(|caller| caller.tracing) {
+            self.trace_writable(conn);
         }
     }
 
     fn on_close(&mut self, _: &mut Cx, conn: ConnId, caller: AdminConnection, _: CloseReason) {
         if caller.watching {
             self.remove_watcher(conn);
+        }
+        if caller.tracing {
+            self.remove_trace(conn);
         }
     }
 
@@ -602,6 +680,7 @@ impl Handler for Admin {
                 self.answer_overdue_dry_runs(cx, now_ms);
             }
             Some(Timer::Webhooks) => self.wake_webhooks(),
+            Some(Timer::Trace) => self.read_traces(cx),
             None => debug_assert!(false, "a timer without a name"),
         }
     }
@@ -617,6 +696,9 @@ impl Handler for Admin {
                 }
                 AdminMessage::AffectedReply { request_id, worker, counts } => {
                     self.handle_affected_reply(cx, request_id, worker, *counts);
+                }
+                AdminMessage::Explained { request_id, story } => {
+                    self.handle_explained(cx, request_id, *story);
                 }
                 AdminMessage::Revoke { worker, token, revocation } => {
                     self.handle_revoke(worker, token, &revocation);
@@ -667,6 +749,7 @@ impl HttpHandler for Admin {
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
         let conn = id.conn();
+        self.note_request(cx, conn, head);
         if let Err(problem) = self.caller(cx, conn, head) {
             problem.answer(cx, conn);
             return None;
@@ -678,6 +761,7 @@ impl HttpHandler for Admin {
         if request.body.len() >= LARGE_BODY_BYTES {
             self.lengthen_time_slice();
         }
+        self.note_request(cx, id.conn(), request);
         self.route(cx, id.conn(), request);
     }
 
@@ -693,9 +777,41 @@ impl HttpHandler for Admin {
     }
 }
 
+/// Tells the access log of a request.
+fn tell_answered(cx: &mut Cx, conn: ConnId, response: &http::Response<'_>) {
+    let (address, now_ms) = (cx.peer_addr(conn).map(|peer| peer.ip()), cx.now_ms());
+    let Some(caller) = cx.data(conn).filter(|caller| caller.has_access_log) else { return };
+    let entry = Entry {
+        status: Some(response.status),
+        address,
+        method: &caller.method,
+        path: &caller.path,
+        listener: "admin",
+        bytes: Some(response.body.len() as u64),
+        duration_ms: Some(now_ms.saturating_sub(caller.began_ms)),
+        ..Entry::default()
+    };
+    log::write(Kind::Request, &entry);
+}
+
+/// Tells the log of a request that is refused.
+fn tell_refused(cx: &mut Cx, conn: ConnId, status: u16, reason: &str) {
+    if log::is_enabled(Kind::AdminRefused) {
+        let address = cx.peer_addr(conn).map(|peer| peer.ip());
+        let caller = cx.data(conn);
+        let (method, path) = caller.map_or(("", ""), |caller| (&*caller.method, &*caller.path));
+        let status = Some(status);
+        log::write(
+            Kind::AdminRefused,
+            &Entry { status, reason, address, method, path, ..Entry::default() },
+        );
+    }
+}
+
 /// Answers the outstanding request of a connection, unless the client has disconnected.
 fn respond(cx: &mut Cx, conn: ConnId, status: u16, headers: &[(&str, &str)], body: &[u8]) {
     let response = http::Response { status, headers, body };
+    tell_answered(cx, conn, &response);
     if cx.outstanding(conn).and_then(|id| cx.respond(id, &response)).is_err() {
         cx.abort(conn);
     }

@@ -139,7 +139,7 @@ impl ProblemDetails {
             &NOT_FOUND,
             format!(
                 "{path} is not here; the paths are / (a page for people), /health, /whoami, /metrics, /info, /cluster, \
-                 /status/overview, /status/series, /status/workers, /status/engines, /status/tenants, /status/upstreams, /status/webhooks, /broadcasts, /revocations, /api, /config, /openapi.json"
+                 /status/overview, /status/series, /status/workers, /status/engines, /status/tenants, /status/upstreams, /status/webhooks, /broadcasts, /revocations, /trace, /explain, /api, /config, /openapi.json"
             ),
         )
     }
@@ -171,6 +171,23 @@ impl ProblemDetails {
         self.0.kind.status
     }
 
+    /// Returns each fault as a line.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        match &*self.0.errors {
+            [] => vec![self.0.detail.clone()],
+            errors => errors
+                .iter()
+                .map(|of| format!("{}: {}", text(&of["pointer"]), text(&of["detail"])))
+                .collect(),
+        }
+    }
+
+    /// Returns what is wrong in this case.
+    pub(super) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
     pub(super) fn body(&self) -> Vec<u8> {
         let Details { kind, detail, errors, more, .. } = &*self.0;
         let ProblemType { name, title, status, .. } = kind;
@@ -189,12 +206,14 @@ impl ProblemDetails {
 
     /// Answers the outstanding request of a connection with this problem.
     pub(super) fn answer(&self, cx: &mut Cx, conn: ConnId) {
+        super::tell_refused(cx, conn, self.0.kind.status, &self.0.detail);
         respond(cx, conn, self.0.kind.status, &self.headers(), &self.body());
     }
 
     /// Answers a request that violates HTTP, and closes the connection.
     pub(super) fn answer_http_error(&self, cx: &mut Cx, conn: ConnId) {
         let (status, headers, body) = (self.0.kind.status, self.headers(), self.body());
+        super::tell_refused(cx, conn, status, &self.0.detail);
         let response = http::Response { status, headers: &headers, body: &body };
         cx.respond_to_http_error(conn, &response);
     }

@@ -113,6 +113,7 @@ impl TestServer {
         let scratch = tempfile::tempdir().unwrap();
         let socket_path = scratch.path().join("admin-socket");
         let parts = AdminParams {
+            reload: None,
             state: Arc::clone(&state),
             push: None,
             endpoint,

@@ -12,11 +12,14 @@ pub(super) enum Timer {
     DryRun,
     /// The webhooks thread is woken once more.
     Webhooks,
+    /// Readers of traces get what has happened.
+    Trace,
 }
 
 impl Timer {
     pub(super) fn from_u64(number: u64) -> Option<Timer> {
-        const ALL: [Timer; 4] = [Timer::Second, Timer::Commit, Timer::DryRun, Timer::Webhooks];
+        const ALL: [Timer; 5] =
+            [Timer::Second, Timer::Commit, Timer::DryRun, Timer::Webhooks, Timer::Trace];
         ALL.into_iter().find(|timer| *timer as u64 == number)
     }
 }

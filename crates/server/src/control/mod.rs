@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::admin::{AdminParams, AdminThread};
 use crate::error::ServeError;
+use crate::log::{self, Entry, Kind};
 use crate::message::bus::Endpoint;
 use crate::message::control::ControlMessage;
 use crate::message::webhooks::WebhooksMessage;
@@ -92,9 +93,18 @@ impl Control {
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Control)?;
             let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Control)?;
+            let mut hang_up = signal(SignalKind::hangup()).map_err(ServeError::Control)?;
             running.workers.wait_until_ready()?;
             running.state.set_lifecycle(Lifecycle::Serving);
             let admin = AdminThread::start(admin).map_err(ServeError::Control)?;
+            log::write(
+                Kind::Serving,
+                &Entry {
+                    listener: &self.client_addr.to_string(),
+                    revision: Some(running.state.settings.load().revision),
+                    ..Entry::default()
+                },
+            );
             on_ready(&Ready {
                 client_addr: self.client_addr,
                 admin_addr: self.admin_addr,
@@ -112,6 +122,8 @@ impl Control {
                     error = workers.failed() => return Err(error),
                     () = ended(&admin) => return Err(ServeError::AdminLost),
                     () = &mut for_workers => {}
+                    // It never ends.
+                    () = reload(&mut hang_up, &admin) => {}
                 }
                 pushes.drain();
                 let drained = drain(state, listeners, &drains, &mut terminate, &mut interrupt);
@@ -133,8 +145,17 @@ impl Control {
             running.endpoint.flush();
             webhooks.join(FINISH_TIMEOUT + STOP_TIMEOUT);
         }
+        log::write(Kind::Stopped, &Entry::default());
         Ok(())
     }
+}
+
+/// Has the admin thread read its files anew at each SIGHUP.
+async fn reload(hang_up: &mut tokio::signal::unix::Signal, admin: &AdminThread) {
+    while hang_up.recv().await.is_some() {
+        admin.reload();
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Returns when the admin thread has ended. It only ends by a panic, after which settings can neither be changed nor read.

@@ -22,6 +22,8 @@ pub(crate) enum AdminMessage {
     },
     /// A worker's count of the sessions that a change affects.
     AffectedReply { request_id: u64, worker: usize, counts: Box<AffectedCounts> },
+    /// A worker has explained a decision.
+    Explained { request_id: u64, story: Box<serde_json::Value> },
     /// Revoke tokens.
     Revoke { worker: usize, token: u64, revocation: Box<Revocation> },
     /// End the block of a user.

@@ -52,6 +52,11 @@ pub(crate) enum WorkerMessage {
         request_id: u64,
         scope: Arc<AffectedScope>,
     },
+    /// Explain how a question would be decided.
+    Explain {
+        request_id: u64,
+        question: Box<ExplainQuestion>,
+    },
     /// The reply to a revocation, or to the end of one.
     RevokeReply {
         token: u64,
@@ -102,6 +107,22 @@ pub(crate) enum BroadcastCommand {
     Resume(Arc<str>),
     /// Ends the broadcast and removes its unsent messages.
     Cancel(Arc<str>),
+}
+
+/// What a client that is about to come would ask for.
+#[derive(Debug)]
+pub(crate) struct ExplainQuestion {
+    /// `subscribe`, `publish`, `history` or `presence`.
+    pub(crate) action: String,
+    pub(crate) channel: String,
+    /// Its connection token; empty: none.
+    pub(crate) token: String,
+    /// Its subscription token; empty: none.
+    pub(crate) subscription_token: String,
+    /// The claims it is taken to have in place of a token, as JSON.
+    pub(crate) claims: Option<String>,
+    /// It is subscribed to the channel.
+    pub(crate) subscribed: bool,
 }
 
 /// The parts of a change whose affected sessions only the workers know.

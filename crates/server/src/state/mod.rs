@@ -27,6 +27,7 @@ use crate::engines::disk::DiskLogs;
 use crate::engines::stats::EnginesStats;
 use crate::limits::admission::Admissions;
 use crate::limits::shared_buckets::SharedBuckets;
+use crate::log::live::LiveTraces;
 use crate::message::bus::Addresses;
 use crate::metrics::effect_counts::EffectCounts;
 use crate::metrics::loop_stats::LoopStats;
@@ -128,6 +129,8 @@ pub(crate) struct ServerState {
     pub(crate) key_counters: Arc<KeyCounters>,
     /// The state of the cluster.
     pub(crate) cluster: Arc<ClusterState>,
+    /// Live traces of users, clients and channels.
+    pub(crate) live: LiveTraces,
     /// A random UUID made at the start of the process: the `uid` of the server API's `info`.
     pub(crate) uid: String,
     started: Instant,
@@ -192,6 +195,7 @@ impl ServerState {
             revocations: Revocations::default(),
             key_counters: Arc::default(),
             cluster: Arc::default(),
+            live: LiveTraces::default(),
             uid,
             started,
             lifecycle: AtomicU8::new(Lifecycle::Starting as u8),

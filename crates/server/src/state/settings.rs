@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dunlin_config::{
-    ApiKey, Config, Effect, Effects, Keys, Map, MapChange, Pacing, Serves, Snapshot,
+    ApiKey, Config, Effect, Effects, Ingress, Keys, Map, MapChange, Pacing, Serves, Snapshot,
 };
 use dunlin_hub::{Durability, tenant};
 
@@ -60,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) looks_at_meta: bool,
     /// An address serves only a part of the endpoints: see [`Settings::serves`].
     pub(crate) serves_apart: bool,
+    /// An address for clients has an access log.
+    pub(crate) has_access_log: bool,
 }
 
 impl Settings {
@@ -84,6 +86,7 @@ impl Settings {
             pacings: pacings(&config),
             engines: engines(&config),
             serves_apart: serves_apart(&config),
+            has_access_log: has_access_log(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
             pusher: Arc::new(Apps::of(&config.pusher.apps)),
             tenants,
@@ -162,6 +165,7 @@ impl Settings {
             pacings,
             engines,
             serves_apart: serves_apart(&config),
+            has_access_log: has_access_log(&config),
             pusher,
             tenants,
             user_connections: user_connections(new, self.user_connections.as_ref()),
@@ -212,6 +216,12 @@ impl Settings {
         // Of several that match equally well, the last one: without a match, that of the clients.
         let all = listeners.chain([("", self.config.server.client_addr)]);
         all.max_by_key(|(_, addr)| closeness(*addr)).map_or("", |(name, _)| name)
+    }
+
+    /// Returns the settings of a listener's address, by its name.
+    pub(crate) fn ingress_of(&self, listener: &str) -> &Ingress {
+        let named = self.config.listeners.get(listener);
+        named.map_or(&self.config.server.client_ingress, |listener| &listener.ingress)
     }
 
     /// Whether a newer snapshot withdraws a permission to subscribe, or to receive joins and leaves.
@@ -332,6 +342,11 @@ fn user_connections(
 ) -> Option<Arc<UserConnections>> {
     let is_counted = config.limits.connections_per_user_max > 0 || config.cluster.engine.is_some();
     is_counted.then(|| before.map_or_else(Arc::default, Arc::clone))
+}
+
+fn has_access_log(config: &Config) -> bool {
+    config.server.client_ingress.access_log
+        || config.listeners.values().any(|listener| listener.ingress.access_log)
 }
 
 fn serves_apart(config: &Config) -> bool {

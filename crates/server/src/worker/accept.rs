@@ -54,6 +54,9 @@ impl Front<'_> {
         self.take_accept(turn);
         if !self.accept_limits.has_room(turn.cx.stats().connections) {
             turn.core.count(Metric::RefusedDescriptors);
+            if let Some(peer) = peer {
+                turn.core.connection_refused(peer.ip(), "no file descriptor is left");
+            }
             return Admit::Refuse;
         }
         let Some(peer) = peer else { return Admit::Refuse };
@@ -79,19 +82,25 @@ impl Front<'_> {
     fn admit(&mut self, core: &mut Core<'_>, address: IpAddr, source: Source) -> Option<Peer> {
         let limits = &core.settings.config.limits;
         let counted = CountedAddress::of(address, limits.ipv6_prefix_bits);
-        let refused = match core.state.admissions.admit(counted, limits, source == Source::Proxy) {
-            Admission::Granted => {
-                let may_name_others = source != Source::Client;
-                return Some(Peer::new(
-                    core.peers.intern(address, limits.ipv6_prefix_bits),
-                    may_name_others,
-                ));
-            }
-            Admission::TotalReached => Metric::RefusedTotal,
-            Admission::AddressReached => Metric::RefusedAddress,
-            Admission::UnauthenticatedReached => Metric::RefusedUnauthenticated,
-        };
+        let (refused, limit) =
+            match core.state.admissions.admit(counted, limits, source == Source::Proxy) {
+                Admission::Granted => {
+                    let may_name_others = source != Source::Client;
+                    return Some(Peer::new(
+                        core.peers.intern(address, limits.ipv6_prefix_bits),
+                        may_name_others,
+                    ));
+                }
+                Admission::TotalReached => (Metric::RefusedTotal, "limits.connections_max"),
+                Admission::AddressReached => {
+                    (Metric::RefusedAddress, "limits.connections_per_address_max")
+                }
+                Admission::UnauthenticatedReached => {
+                    (Metric::RefusedUnauthenticated, "limits.unauthenticated_per_address_max")
+                }
+            };
         core.count(refused);
+        core.connection_refused(address, limit);
         None
     }
 
@@ -165,6 +174,7 @@ impl Front<'_> {
         let handshake = self.accept_limits.handle_handshake(turn.cx.now_ms(), address, limits);
         let Handshake::Begins { pause_ms } = handshake else {
             turn.core.count(Metric::HandshakesRefused);
+            turn.core.connection_refused(peer, "limits.handshakes_per_address_per_s_max");
             return false;
         };
         if let Some(pause_ms) = pause_ms {

@@ -26,6 +26,7 @@ use crate::auth::revocation::Revocation;
 use crate::limits::budget::{Rates, Work};
 use crate::message::admin::AdminMessage;
 use crate::metrics::Metric;
+use crate::state::settings::Settings;
 
 /// The description of the API, which takes no key.
 const DOCUMENT: &str = "openapi.json";
@@ -102,6 +103,7 @@ impl Api {
             },
         };
         turn.core.count(Metric::ApiErrors);
+        turn.core.api_refused(Some(conn), method, &error);
         let mut body = Vec::new();
         write_response(&mut body, &Err(error), &NodeFacts::default(), usize::MAX);
         turn.answer(conn, &reply::PlainResponse::json(status, body));
@@ -168,6 +170,11 @@ impl Api {
             .authorised(turn.core, head)
             .map_err(|why| reply::PlainResponse::error(401, why))?;
         turn.authenticated(conn);
+        if turn.core.requests.contains(conn)
+            && let Some(name) = key_name(&turn.core.settings, head)
+        {
+            turn.core.requests.set_key(conn, name);
+        }
         let is_push = is_push(method);
         let judged = match &scope {
             None => Ok(()),
@@ -183,6 +190,7 @@ impl Api {
         };
         if let Err(error) = judged {
             turn.core.count(Metric::ApiErrors);
+            turn.core.api_refused(Some(conn), method, &error);
             let (status, body) = error.response(errors_as_status(head));
             return Err(reply::PlainResponse::json(if is_push { 403 } else { status }, body));
         }
@@ -329,15 +337,19 @@ impl Api {
             );
         }
         let place = CommandPlace { call, at, part: None };
+        let conn = self.api_calls.conn(call);
+        let method = command.as_ref().map_or("", |request| request.method().name());
         let begun = command.and_then(|mut request| {
             if let Some(scope) = self.api_calls.scope(call) {
                 scope::permits(scope, &request)?;
             }
             self.admit_request(call, &mut request)?;
+            turn.core.api_command(conn, &request);
             self.begin(turn, clients, place, &request)
         });
         if let Err(error) = begun {
             turn.core.count(Metric::ApiErrors);
+            turn.core.api_refused(conn, method, &error);
             self.api_calls.handle_answer(place, Err(error));
         }
     }
@@ -581,6 +593,7 @@ impl Api {
         let options = turn.core.channel_options(channel)?;
         let token = self.api_token(turn, place)?;
         let (now, bytes) = (turn.now(), publish.data.len());
+        turn.core.publication(None, channel, bytes);
         turn.core.hub.handle_publish(now, token, ChannelRef::new(channel, &options), publish);
         if let Some(hash) = turn.core.state.pressure.of(channel) {
             // The caller publishes faster than subscribers can be written to: the delayed response slows it down.
@@ -614,8 +627,11 @@ impl Api {
         place: CommandPlace,
         answer: CommandResult,
     ) {
-        if answer.is_err() && place.part.is_none() {
+        if let Err(error) = &answer
+            && place.part.is_none()
+        {
             turn.core.count(Metric::ApiErrors);
+            turn.core.api_refused(self.api_calls.conn(place.call), "", error);
         }
         let answer = self.outward(place, answer);
         self.api_calls.handle_answer(place, answer);
@@ -688,6 +704,17 @@ impl Core<'_> {
             None => Err(ApiErrorCode::UnknownChannel.into()),
         }
     }
+}
+
+/// Returns the name of the API key that a request shows.
+fn key_name(settings: &Settings, head: &http::RequestHead<'_>) -> Option<Box<str>> {
+    let query = if settings.config.api.keys_in_query { head.query.unwrap_or("") } else { "" };
+    let shown = presented_key(
+        head.headers.get_str("X-API-Key"),
+        head.headers.get_str("Authorization"),
+        query,
+    )?;
+    settings.api_key(&shown).map(|key| (&*key.name).into())
 }
 
 fn new_call(

@@ -7,6 +7,7 @@ use dunlin_push_service::message::PushToWorker;
 use super::Worker;
 use super::link::Link;
 use super::parts::{CallForm, NewCall};
+use crate::message::admin::AdminMessage;
 use crate::message::worker::WorkerMessage;
 
 impl Worker<'_> {
@@ -47,6 +48,10 @@ impl Worker<'_> {
             }
             WorkerMessage::CountAffected { request_id, scope } => {
                 self.affected.begin(request_id, scope, turn.cx.connections());
+            }
+            WorkerMessage::Explain { request_id, question } => {
+                let story = Box::new(self.clients.sessions.explain(turn.core, &question));
+                turn.core.send_to_admin(AdminMessage::Explained { request_id, story });
             }
             WorkerMessage::RevokeReply { token, result } => {
                 self.api.handle_revoke_reply(turn, &mut self.clients, token, result);

@@ -7,13 +7,11 @@
 //! them: [`sessions`](super::sessions), and [`deciders`](super::deciders), who are asked where rules do not decide.
 
 use dunlin_hub::MemberListError;
-use dunlin_protocol::centrifuge::Reply;
 
 use super::deciders::Deciders;
 use super::parts::{Backlogs, Connects, LargeAnswers, Pending, Polls, PusherSessions, Sweeps};
 use super::sessions::Sessions;
 use super::turn::{Core, Turn};
-use crate::metrics::Metric;
 
 /// The clients of one worker.
 pub(super) struct Clients {
@@ -69,8 +67,7 @@ impl Clients {
     ) {
         match *pending {
             Pending::Command { session, id } | Pending::ChargedCommand { session, id, .. } => {
-                turn.core.count(Metric::CommandErrors);
-                turn.core.reply(session, id, &Reply::Error(&error.into()));
+                turn.core.reply_refusal(session, id, &error.into());
             }
             Pending::Ack(ref ack) => self.acknowledged(turn, ack, Err(error)),
             Pending::Pusher { session } => self.pusher_failed(turn.core, session, error),

@@ -12,6 +12,7 @@ use super::clients::Clients;
 use super::command_timer::CommandTimer;
 use super::key_wait::{Handled, Unverified};
 use super::link::Role;
+use super::logged::About;
 use super::parts::{ONCE_ANSWERED, Pending};
 use super::permission::{Entitlement, Permission, Source};
 use super::sessions::Sessions;
@@ -66,7 +67,7 @@ impl Clients {
                 && let Err(error) = turn.core.admit_channel(session, &mut command.request)
             {
                 turn.core.count(Metric::Commands);
-                turn.reply_error(conn, command.id, &error);
+                turn.reply_error(conn, &command, &error);
                 // To nobody whose channel it would be.
                 let bytes = (before.len() - commands.rest().len()) as u64;
                 let work = Work { commands: 1, bytes, spent_ns: timer.lap(), ..Work::default() };
@@ -92,7 +93,7 @@ impl Clients {
                 }
                 Err(CommandError::Reply(error)) => {
                     turn.core.count(Metric::Commands);
-                    turn.reply_error(conn, command.id, &error);
+                    turn.reply_error(conn, &command, &error);
                 }
                 Err(CommandError::Disconnect(disconnect)) => {
                     turn.core.count(Metric::ProtocolErrors);
@@ -120,6 +121,9 @@ impl Clients {
             return Handled::Done;
         }
         turn.core.count(Metric::Commands);
+        if let Some(&mut link) = turn.cx.data(conn) {
+            turn.core.command(link, command.into());
+        }
         if let Request::Connect(connect) = &command.request {
             return self.connect(turn, conn, Some(id), connect, said);
         }
@@ -137,7 +141,7 @@ impl Clients {
             Request::Subscribe(request) if !request.token.is_empty() => {
                 match self.subscribe_by_token(turn, session, id, request) {
                     Ok(()) => Ok(()),
-                    Err(error) => return self.refuse_token(turn, conn, id, error),
+                    Err(error) => return self.refuse_token(turn, conn, command, error),
                 }
             }
             Request::Subscribe(request) => {
@@ -188,7 +192,7 @@ impl Clients {
             }
             Request::SubRefresh(request) => match self.sub_refresh(turn, session, id, request) {
                 Ok(()) => Ok(()),
-                Err(error) => return self.refuse_token(turn, conn, id, error),
+                Err(error) => return self.refuse_token(turn, conn, command, error),
             },
             Request::Rpc(request) if is_own => self.acknowledge(turn, (session, id), request),
             Request::Rpc(request) => self.rpc(turn, conn, session, id, request),
@@ -196,7 +200,7 @@ impl Clients {
             Request::Connect(_) | Request::Send(_) | Request::Pong | Request::Unknown(_) => Ok(()),
         };
         if let Err(error) = outcome {
-            turn.reply_error(conn, id, &error);
+            turn.reply_error(conn, command, &error);
         }
         self.drain_events(turn);
         Handled::Done
@@ -279,13 +283,13 @@ impl Clients {
         &mut self,
         turn: &mut Turn<'_, '_>,
         conn: ConnId,
-        id: u32,
+        command: &Command<'_>,
         error: Unverified,
     ) -> Handled {
         match error {
             Unverified::KeyPending => return Handled::AwaitsKey,
             Unverified::Refused(CommandError::Reply(error)) => {
-                turn.reply_error(conn, id, &error);
+                turn.reply_error(conn, command, &error);
             }
             Unverified::Refused(CommandError::Disconnect(why)) => self.disconnect(turn, conn, &why),
         }
@@ -322,7 +326,8 @@ impl Clients {
     ) {
         let is_new = !turn.core.hub.has_subscription(session, channel);
         let now = turn.now();
-        let Entitlement { options, subscribe, grant, .. } = entitlement;
+        let Entitlement { options, subscribe, grant, by, .. } = entitlement;
+        turn.core.permitted(session, channel, "subscribe", by);
         if let Some(token) = self.token(turn, Pending::Command { session, id }) {
             if let Some(grant) = grant.filter(|_| is_new) {
                 self.sessions.grants.insert(session, channel, grant);
@@ -360,6 +365,7 @@ impl Clients {
         publish: NewPublication,
     ) {
         let now = turn.now();
+        turn.core.publication(Some(session), channel.name, publish.data.len());
         if let Some(token) = self.token(turn, Pending::Command { session, id }) {
             turn.core.hub.handle_publish(now, token, channel, publish);
         }
@@ -378,11 +384,13 @@ impl Clients {
             return;
         }
         let Role::Client(encoding) = link.role else { return };
+        let before = *link;
         if let Some(session) = link.session() {
             turn.core.hub.disconnect_session(now, session, u32::from(why.code), &why.reason);
             return self.drain_events(turn);
         }
         link.closing = true;
+        turn.core.client_refused(before, why);
         turn.core.count(Metric::Disconnects);
         let mut bytes = Vec::with_capacity(128);
         let push = dunlin_hub::Outgoing::Disconnect {
@@ -442,6 +450,19 @@ impl Core<'_> {
         publish
     }
 
+    /// Answers a command of a session with an error.
+    pub(super) fn reply_refusal<'a>(
+        &mut self,
+        session: SessionId,
+        about: impl Into<About<'a>>,
+        error: &Error<'_>,
+    ) {
+        let about = about.into();
+        self.count(Metric::CommandErrors);
+        self.command_of_session_refused(session, about, error);
+        self.reply(session, about.id, &Reply::Error(error));
+    }
+
     /// Appends a reply to the session's outbox.
     pub(super) fn reply(&mut self, session: SessionId, id: u32, reply: &Reply<'_>) {
         let Some(view) = self.hub.session(session) else { return };
@@ -459,10 +480,17 @@ impl Core<'_> {
 
 impl Turn<'_, '_> {
     /// Answers a command with an error, on a connection that may not have a session yet.
-    pub(super) fn reply_error(&mut self, conn: ConnId, id: u32, error: &Error<'_>) {
+    pub(super) fn reply_error<'a>(
+        &mut self,
+        conn: ConnId,
+        about: impl Into<About<'a>>,
+        error: &Error<'_>,
+    ) {
+        let (about, Some(&mut link)) = (about.into(), self.cx.data(conn)) else { return };
         self.core.count(Metric::CommandErrors);
-        let Some(&mut link) = self.cx.data(conn) else { return };
+        self.core.command_refused(link, about, error);
         let Role::Client(encoding) = link.role else { return };
+        let id = about.id;
         if let Some(session) = link.session() {
             return self.core.reply(session, id, &Reply::Error(error));
         }

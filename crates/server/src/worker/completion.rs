@@ -34,6 +34,8 @@ impl Clients {
                     if by_server_api {
                         self.sessions.bar(turn.core, session, code);
                     }
+                    let link = turn.cx.data(ConnId::from_u64(tag)).copied();
+                    turn.core.client_disconnected((session, link), (code, &reason));
                     if let Some(user) = turn.core.ended_user_to_report(session) {
                         turn.core.emit_disconnect(session, user, code, &reason);
                     }
@@ -64,6 +66,7 @@ impl Clients {
             return;
         };
         self.sessions.grants.remove(session, channel);
+        turn.core.unsubscribed(session, channel, code);
         if self.polls.contains(session) {
             let channel = Arc::clone(channel);
             return self.poll_progress(turn, session, &channel, event);
@@ -174,8 +177,7 @@ impl Clients {
             | Event::PresenceStats { result: Err(error), .. } => error,
             _ => return,
         };
-        core.count(Metric::CommandErrors);
-        core.reply(session, id, &Reply::Error(&error.into()));
+        core.reply_refusal(session, id, &error.into());
     }
 
     /// The hub wants a session ended, and has put the disconnect into its outbox.

@@ -170,7 +170,8 @@ impl Clients {
         }
         let now = turn.now();
         for ServerSide { channel, entitlement } in subscriptions {
-            let Entitlement { options, subscribe, grant, .. } = entitlement;
+            let Entitlement { options, subscribe, grant, by, .. } = entitlement;
+            turn.core.permitted(session, &channel, "subscribe", by);
             let subscribe = SubscribeOptions { server_side: true, ..subscribe };
             match self.token(turn, Pending::Connect { session }) {
                 Some(token) => {
@@ -269,6 +270,9 @@ impl Clients {
             link.protocol_state.connected();
         }
         turn.authenticated(conn);
+        if let Some(&mut link) = turn.cx.data(conn) {
+            turn.core.client_connected(link);
+        }
         turn.cx.coalesce_input(conn);
         let facts = match accepted.by_proxy {
             true => Some(TokenFacts::of_proxy(now.unix_ms / 1000, identity.expire_at_s)),

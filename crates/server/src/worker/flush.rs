@@ -49,7 +49,9 @@ impl Clients {
             counters.count(Metric::Writes);
             counters.add(Metric::BytesOut, written as u64);
             turn.core.hub.advance(session, written);
+            turn.core.delivered(session, written);
             if written < offered {
+                turn.core.blocked(session);
                 return turn.core.hub.set_blocked(session, true);
             }
             if pieces < SLICES {

@@ -41,6 +41,7 @@ mod deadlines;
 mod deciders;
 mod drain;
 mod engines;
+mod explain;
 mod fanout;
 mod flush;
 #[cfg(any(test, feature = "fuzz"))]
@@ -49,6 +50,7 @@ mod gauges;
 mod key_wait;
 mod link;
 pub(crate) mod listeners;
+mod logged;
 mod nats;
 mod parts;
 mod permission;
@@ -100,6 +102,7 @@ use self::engines::{EVENTS_PER_TURN, Engines};
 use self::fanout::Fanout;
 use self::link::{Link, Role};
 use self::listeners::Listeners;
+use self::logged::Requests;
 use self::parts::{
     AcceptLimits, AdoptedSettings, AffectedCounter, Budgets, Clock, Drain, PeerAddresses,
     PendingRequests, WebhookEmitter,
@@ -193,6 +196,7 @@ impl<'w> Worker<'w> {
             budgets: Budgets::default(),
             pending: PendingRequests::default(),
             api_answers: VecDeque::new(),
+            requests: Requests::default(),
             emitter: WebhookEmitter::default(),
             members_lost: false,
             state: Arc::clone(state),
@@ -363,7 +367,8 @@ impl Handler for Worker<'_> {
         self.core.count(Metric::Accepted);
     }
 
-    fn on_open_failed(&mut self, _: &mut Context<Link>, link: Link, _: &io::Error) {
+    fn on_open_failed(&mut self, _: &mut Context<Link>, link: Link, error: &io::Error) {
+        self.core.handshake_failed(link, error);
         self.core.release_peer(link.peer);
     }
 
@@ -433,6 +438,8 @@ impl Handler for Worker<'_> {
             return self.engines.engine_closed(&mut self.core.turn(cx), conn);
         }
         self.core.count(Metric::Closed);
+        self.core.client_closed(link, reason);
+        self.core.requests.forget(conn);
         self.clients.backlogs.remove(conn);
         self.clients.sessions.forwarded.forget(conn);
         self.clients.deciders.proxied_closed(&mut self.core.turn(cx), conn);
@@ -545,6 +552,7 @@ impl HttpHandler for Worker<'_> {
         id: http::RequestId,
         head: &http::RequestHead<'_>,
     ) -> Option<u64> {
+        self.core.turn(cx).note_request(id.conn(), head);
         self.takes_body(cx, id.conn(), head)
     }
 
@@ -556,6 +564,7 @@ impl HttpHandler for Worker<'_> {
     ) {
         let conn = id.conn();
         self.core.count(Metric::HttpRequests);
+        self.core.turn(cx).note_request(conn, request);
         if let Err(answer) = self.front.attribute(&mut self.core.turn(cx), conn, request) {
             self.core.turn(cx).answer(conn, &answer);
             return cx.close(conn);

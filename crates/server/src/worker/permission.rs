@@ -42,7 +42,7 @@ pub(super) enum Permission {
 
 impl Permission {
     /// Returns the capability that grants it.
-    fn capability(self) -> Allow {
+    pub(super) fn capability(self) -> Allow {
         match self {
             Permission::Subscribe => Allow::SUBSCRIBE,
             Permission::Publish => Allow::PUBLISH,
@@ -51,8 +51,18 @@ impl Permission {
         }
     }
 
+    /// Returns the name of the operation.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Permission::Subscribe => "subscribe",
+            Permission::Publish => "publish",
+            Permission::History => "history",
+            Permission::Presence => "presence",
+        }
+    }
+
     /// Returns the setting with the expression that grants it.
-    fn key(self) -> &'static str {
+    pub(super) fn key(self) -> &'static str {
         match self {
             Permission::Subscribe => "subscribe_cel",
             Permission::Publish => "publish_cel",
@@ -63,7 +73,7 @@ impl Permission {
 }
 
 /// Whether the name of a channel lists the users who may subscribe to it.
-fn is_user_limited(rules: &Rules, channel: &str) -> bool {
+pub(super) fn is_user_limited(rules: &Rules, channel: &str) -> bool {
     rules.allow_user_limited_channels && channel.contains('#')
 }
 
@@ -74,6 +84,17 @@ pub(super) enum Basis {
     Rules,
     Expression,
     Capability,
+}
+
+impl Basis {
+    /// Returns its name in the log.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Basis::Rules => "rules",
+            Basis::Expression => "expression",
+            Basis::Capability => "capability of the token",
+        }
+    }
 }
 
 /// The client whose permission is checked.
@@ -140,6 +161,8 @@ pub(super) struct Entitlement {
     pub(super) grant: Option<Grant>,
     /// Data for the client, raw JSON.
     pub(super) data: Option<Box<[u8]>>,
+    /// What lets the client in, for the log.
+    pub(super) by: &'static str,
 }
 
 impl Claim<'_> {
@@ -163,6 +186,7 @@ impl Claim<'_> {
                 let basis = self.may(Permission::Subscribe, false)?;
                 let mut entitlement = self.entitlement(&none, Allow::NONE, asked);
                 entitlement.subscribe.granted = basis == Basis::Capability;
+                entitlement.by = basis.name();
                 let (source, overrides) = (GrantSource::Capability, none.overrides);
                 entitlement.grant =
                     (basis != Basis::Rules).then_some(Grant { source, overrides, data: None });
@@ -172,18 +196,21 @@ impl Claim<'_> {
                 if !self.permits_by_keys(Permission::Subscribe, false) {
                     return Err(self.refusal(Permission::Subscribe));
                 }
-                return Ok(self.entitlement(&none, Allow::NONE, asked));
+                let entitlement = self.entitlement(&none, Allow::NONE, asked);
+                return Ok(Entitlement { by: "rules in place of a backend", ..entitlement });
             }
             Source::Api(overrides) => {
                 let options = overridden(channel_options, overrides);
                 let subscribe = SubscribeOptions { granted: true, announce: true, ..asked };
-                return Ok(Entitlement { options, subscribe, grant: None, data: None });
+                let by = "server API";
+                return Ok(Entitlement { options, subscribe, grant: None, data: None, by });
             }
             Source::App => {
                 let join_leave_granted = asked.join_leave;
                 let subscribe = SubscribeOptions { granted: true, join_leave_granted, ..asked };
                 let options = Arc::clone(channel_options);
-                return Ok(Entitlement { options, subscribe, grant: None, data: None });
+                let by = "app";
+                return Ok(Entitlement { options, subscribe, grant: None, data: None, by });
             }
             Source::Token(given, token) => (given, Some(token)),
             Source::Decision(given, facts) => {
@@ -194,6 +221,11 @@ impl Claim<'_> {
         let allow = token.map_or(Allow::NONE, |token| token.allow);
         let mut entitlement = self.entitlement(given, allow, asked);
         entitlement.subscribe.granted = true;
+        entitlement.by = match source {
+            Source::Token(..) => "subscription token",
+            Source::Decision(..) => "backend",
+            _ => "connection token",
+        };
         let data = given.data.as_deref().map(one_line);
         match token {
             None => {
@@ -248,7 +280,7 @@ impl Claim<'_> {
             (asked.recover, asked.reject_unrecovered) = (None, false);
         }
         asked.chan_info = given.info.as_deref().map(one_line);
-        Entitlement { options, subscribe: asked, grant: None, data: None }
+        Entitlement { options, subscribe: asked, grant: None, data: None, by: "" }
     }
 
     /// Whose cursor the client's is: it acknowledges for itself alone.
@@ -318,7 +350,11 @@ impl Claim<'_> {
     ///
     /// # Errors
     /// It has not; the error says why.
-    fn may(&self, permission: Permission, subscribed: bool) -> Result<Basis, Error<'static>> {
+    pub(super) fn may(
+        &self,
+        permission: Permission,
+        subscribed: bool,
+    ) -> Result<Basis, Error<'static>> {
         let (namespace, channel) = (self.namespace, self.channel);
         // An operation that the channel does not offer fails with that reason, not with a missing permission.
         match permission {
@@ -406,7 +442,7 @@ impl Claim<'_> {
     }
 
     /// Whether the channel's expression grants it.
-    fn is_expressed(&self, permission: Permission, subscribed: bool) -> bool {
+    pub(super) fn is_expressed(&self, permission: Permission, subscribed: bool) -> bool {
         is_expressed(self.namespace, self.channel, subscribed, permission, || self.subject)
     }
 }
@@ -510,7 +546,8 @@ impl Sessions {
         let subscribed = core.hub.is_subscribed(session, channel);
         let claim = self.claim(core, session, channel)?;
         let capable = claim.capable.union(self.grants.allow(session, channel));
-        Claim { capable, ..claim }.may(permission, subscribed)?;
+        let basis = Claim { capable, ..claim }.may(permission, subscribed)?;
+        core.permitted(session, channel, permission.name(), basis.name());
         Ok(Arc::clone(&claim.namespace.options))
     }
 
@@ -579,7 +616,7 @@ fn overridden(options: &Arc<ChannelOptions>, overrides: &OptionsOverride) -> Arc
 }
 
 /// Returns the expression that grants a permission beside the rules. User-limited channels have none for subscriptions.
-fn expression<'n>(
+pub(super) fn expression<'n>(
     namespace: &'n Namespace,
     channel: &str,
     permission: Permission,
@@ -617,7 +654,11 @@ fn is_expressed<'s>(
     })
 }
 
-fn proxy<'r>(rules: &'r Rules, channel: &str, permission: Permission) -> Option<&'r Arc<str>> {
+pub(super) fn proxy<'r>(
+    rules: &'r Rules,
+    channel: &str,
+    permission: Permission,
+) -> Option<&'r Arc<str>> {
     match permission {
         Permission::Subscribe if is_user_limited(rules, channel) => None,
         Permission::Subscribe => rules.subscribe_proxy.as_ref(),

@@ -284,7 +284,8 @@ impl Clients {
             return;
         }
         for PollSubscription { channel, entitlement, .. } in subscriptions {
-            let Entitlement { options, subscribe, grant, .. } = entitlement;
+            let Entitlement { options, subscribe, grant, by, .. } = entitlement;
+            turn.core.permitted(session, &channel, "subscribe", by);
             let pending = Pending::Poll { session, channel: Arc::clone(&channel) };
             let Some(token) = self.token(turn, pending) else {
                 return self.poll_failed(turn, session, dunlin_hub::Error::Overloaded);

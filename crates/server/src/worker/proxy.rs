@@ -497,11 +497,11 @@ impl Clients {
                 turn.core.reply(call.session, id, &Reply::Rpc { data: &data });
             }
             Ok(BackendDecision::Nothing) => {}
-            Ok(BackendDecision::Error(error)) => turn.reply_error(conn, id, &error),
+            Ok(BackendDecision::Error(error)) => turn.reply_error(conn, call, &error),
             Ok(BackendDecision::Disconnect(disconnect)) => self.disconnect(turn, conn, &disconnect),
             Err(fault) => {
                 self.deciders.report_fault(turn, &call.proxy, &fault);
-                turn.reply_error(conn, id, &fault.reply());
+                turn.reply_error(conn, call, &fault.reply());
             }
         }
     }

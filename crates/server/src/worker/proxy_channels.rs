@@ -87,7 +87,7 @@ impl Clients {
             }
         };
         if let Err(error) = outcome {
-            turn.reply_error(call.conn, *id, &error);
+            turn.reply_error(call.conn, call, &error);
         }
     }
 
@@ -175,7 +175,7 @@ impl Clients {
             Err(fault) => {
                 self.deciders.report_fault(turn, &call.proxy, &fault);
                 if !self.keys_permit(turn.core, call, Permission::Publish) {
-                    return turn.reply_error(call.conn, *id, &fault.reply());
+                    return turn.reply_error(call.conn, call, &fault.reply());
                 }
                 NewPublication::default()
             }
@@ -186,7 +186,7 @@ impl Clients {
                 let channel = ChannelRef::new(&request.channel, &options);
                 self.publish_command(turn, (call.session, *id), channel, publish);
             }
-            Err(error) => turn.reply_error(call.conn, *id, &error),
+            Err(error) => turn.reply_error(call.conn, call, &error),
         }
     }
 
@@ -210,7 +210,7 @@ impl Clients {
         match decision {
             BackendDecision::Granted(_) | BackendDecision::Nothing => {}
             BackendDecision::Error(error) => {
-                turn.reply_error(call.conn, call.id.unwrap_or_default(), &error);
+                turn.reply_error(call.conn, call, &error);
             }
             BackendDecision::Disconnect(disconnect) => {
                 self.disconnect(turn, call.conn, &disconnect);

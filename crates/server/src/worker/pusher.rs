@@ -178,6 +178,9 @@ impl Clients {
             link.protocol_state.connected();
         }
         turn.authenticated(conn);
+        if let Some(&mut link) = turn.cx.data(conn) {
+            turn.core.client_connected(link);
+        }
         turn.cx.coalesce_input(conn);
         turn.core.population_changed(user);
         let socket_id = self.pusher.begin(session, app);
@@ -251,7 +254,7 @@ impl Clients {
                 Ok(message) => self.handle_message(turn, conn, session, message),
                 Err(malformed) => {
                     turn.core.count(Metric::ProtocolErrors);
-                    self.say(turn.core, session, |out| event::write_error(out, None, malformed));
+                    self.refuse_message(turn.core, session, ("", None, &malformed.to_string()));
                     (None, 0)
                 }
             };
@@ -324,7 +327,7 @@ impl Clients {
                     Err(why) => {
                         turn.core.count(Metric::CommandErrors);
                         let code = Some(PusherCode::ClientEventRefused);
-                        self.say(turn.core, session, |out| event::write_error(out, code, why));
+                        self.refuse_message(turn.core, session, (&channel, code, &why));
                     }
                 }
             }
@@ -332,7 +335,7 @@ impl Clients {
                 turn.core.count(Metric::CommandErrors);
                 let name = &name[..name.floor_char_boundary(64)];
                 let why = format!("{name:?} is no event that clients send");
-                self.say(turn.core, session, |out| event::write_error(out, None, why));
+                self.refuse_message(turn.core, session, ("", None, &why));
             }
         }
         (None, 0)
@@ -413,6 +416,7 @@ impl Clients {
     ) {
         core.count(Metric::CommandErrors);
         let SubscriptionError { kind, status, why } = refused;
+        core.pusher_refused(session, (name, Some(*status)), why);
         let name = &name[..name.floor_char_boundary(dunlin_protocol::pusher::NAME_BYTES_MAX)];
         self.say(core, session, |out| {
             event::write_subscription_error(out, name, kind, *status, why);
@@ -431,7 +435,7 @@ impl Clients {
         if self.pusher.get(session).is_some_and(|of| of.user.is_some()) {
             turn.core.count(Metric::CommandErrors);
             let why = "the connection has signed in already";
-            return self.say(turn.core, session, |out| event::write_error(out, None, why));
+            return self.refuse_message(turn.core, session, ("", None, why));
         }
         let data = &*request.user_data;
         let unauthorized = PusherCode::Unauthorized;
@@ -606,7 +610,7 @@ impl Clients {
                         core.count(Metric::CommandErrors);
                         let why =
                             format!("existing subscription to channel {}", pusher_name(&channel));
-                        return self.say(core, session, |out| event::write_error(out, None, why));
+                        return self.refuse_message(core, session, (&channel, None, &why));
                     }
                     dunlin_hub::Error::LimitExceeded => SubscriptionError::limit(
                         "the channel has as many members, or the connection as many channels, as it may",
@@ -633,7 +637,19 @@ impl Clients {
             Some(ErrorCode::LimitExceeded) => Some(PusherCode::ClientEventRefused),
             _ => None,
         };
-        self.say(core, session, |out| event::write_error(out, code, error.message));
+        self.refuse_message(core, session, ("", code, &error.message));
+    }
+
+    /// Answers a message with an error.
+    fn refuse_message(
+        &mut self,
+        core: &mut Core<'_>,
+        session: SessionId,
+        (channel, code, why): (&str, Option<PusherCode>, &str),
+    ) {
+        let number = code.map(|code| u32::from(code.code()));
+        core.pusher_refused(session, (channel, number), why);
+        self.say(core, session, |out| event::write_error(out, code, why));
     }
 
     /// Appends an event to a session's outbox.

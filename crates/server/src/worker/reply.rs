@@ -45,6 +45,7 @@ impl Turn<'_, '_> {
         if answer.status >= 400 {
             self.core.count(Metric::HttpErrors);
         }
+        self.request_answered(conn, answer);
         let mut headers = Vec::with_capacity(answer.headers.len() + 4);
         if !answer.content_type.is_empty() {
             headers.push(("Content-Type", answer.content_type));

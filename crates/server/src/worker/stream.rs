@@ -121,6 +121,7 @@ impl Clients {
         {
             return turn.cx.abort(conn);
         }
+        turn.request_upgraded(conn, 200);
         if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Client(encoding);
         }
@@ -217,6 +218,7 @@ impl Clients {
     ) {
         turn.core.count(Metric::ProtocolErrors);
         let Some(&mut link) = turn.cx.data(conn) else { return };
+        turn.core.protocol_error(link, error);
         let (Some(session), websocket::ProtocolError::Frame(frame)) = (link.session(), error)
         else {
             return turn.cx.answer_websocket_error(conn, error);
@@ -334,8 +336,10 @@ impl Turn<'_, '_> {
         let id = self.cx.outstanding(conn).ok()?;
         if self.cx.upgrade_websocket(id, request, &config).is_err() {
             self.core.count(Metric::HttpErrors);
+            self.request_upgraded(conn, 400);
             return None;
         }
+        self.request_upgraded(conn, 101);
         Some(UpgradedConnection { protocol, compressed })
     }
 
@@ -344,6 +348,7 @@ impl Turn<'_, '_> {
         self.core.count(Metric::ProtocolErrors);
         if self.cx.data(conn).is_some() {
             self.core.count(Metric::HttpErrors);
+            self.request_answered(conn, &PlainResponse::error(error.status(), error));
             self.cx.answer_http_error(conn, error);
         }
     }

@@ -13,6 +13,7 @@ use dunlin_protocol::FrameEncoder;
 use dunlin_wire::backoff::Jitter;
 
 use super::link::Link;
+use super::logged::Requests;
 use super::parts::{
     AdoptedSettings, Budgets, Clock, CommandPlace, PeerAddresses, PendingRequests, WebhookEmitter,
 };
@@ -39,6 +40,8 @@ pub(super) struct Core<'w> {
     pub(super) pending: PendingRequests,
     /// Answers to commands of the server API that its machine has not taken. While there are any, the worker does not sleep.
     pub(super) api_answers: VecDeque<(CommandPlace, CommandResult)>,
+    /// What the log needs of requests that are not answered.
+    pub(super) requests: Requests,
     pub(super) emitter: WebhookEmitter,
     /// The control thread was not notified of some joins and leaves.
     pub(super) members_lost: bool,

@@ -119,7 +119,7 @@ impl Story {
                         "addr": served.at.extra.to_string(),
                         "backlog": 1_024,
                         "serves": "all",
-                        "ingress": { "trusted_proxies": [], "proxy_protocol": false, "tls": false, "client_ca": null },
+                        "ingress": { "trusted_proxies": [], "proxy_protocol": false, "tls": false, "client_ca": null, "access_log": false },
                     }),
                     "?durable=1",
                 ),
