@@ -80,7 +80,7 @@ fn table(out: &mut String, path: &str, schema: &SchemaNode, commented: bool) {
             table(out, &format!("{path}.{example}"), below, true);
         } else {
             line(out, &format!("#[{path}]"));
-            line(out, &format!("#{example} = \"...\""));
+            line(out, &format!("#{example} = {}", placeholder(&below.kind)));
         }
     }
 }
@@ -89,6 +89,7 @@ fn table(out: &mut String, path: &str, schema: &SchemaNode, commented: bool) {
 fn placeholder(kind: &Kind) -> String {
     match kind {
         Kind::Integer { min, .. } => min.to_string(),
+        Kind::Choice(words) => format!("\"{}\"", words[0].0),
         _ => "\"...\"".to_owned(),
     }
 }

@@ -227,7 +227,7 @@ fn a_stream_is_the_callers_and_ends_with_its_client() {
 }
 
 #[test]
-fn client_that_expects_100_continue_is_told_to_continue() {
+fn client_that_expects_100_continue_is_asked_to_continue() {
     let (site, _reported) = site();
     let mut peer = site.connect();
     peer.says("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
