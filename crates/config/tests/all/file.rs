@@ -66,6 +66,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "it stands for a secret, and is none",
         "nobody would know which port that is",
         "it is for an engine on a disk alone",
+        "nothing is chosen, and a program may fail",
     ];
     let errors = config.validate().unwrap_err();
     let unexpected: Vec<_> = errors
