@@ -345,14 +345,19 @@ export async function exchange(port, method, path, body = "", headers = {}) {
 }
 
 // Ports below the kernel's ephemeral range, so that no outgoing connection of the tests takes one meanwhile.
+const given = new Set();
+
 export async function freePort() {
   for (;;) {
     const port = 20_000 + Math.floor(Math.random() * 12_000);
+    // One that was given before may not be taken yet.
+    if (given.has(port)) continue;
     const probe = net.createServer();
     const free = await new Promise((resolve) => probe.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true)));
     if (free) {
       probe.close();
       await once(probe, "close");
+      given.add(port);
       return port;
     }
   }

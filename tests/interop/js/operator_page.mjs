@@ -41,7 +41,7 @@ await scenario("operator: a wrong token is refused, the right one stays in the t
   assert.equal(await page.evaluate(() => sessionStorage.length), 0);
   await signIn(page, TOKEN);
   await page.waitForSelector("h1:text('Overview')");
-  assert.match(await page.textContent("#who"), /change/);
+  assert.match(await page.textContent("#who"), /program/);
   await page.reload();
   await page.waitForSelector("h1:text('Overview')");
   const other = await open(t, server, context, { refused: true });
