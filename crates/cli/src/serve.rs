@@ -233,7 +233,11 @@ fn banner(ready: &Ready, page: bool) -> String {
         ("", format!("{client}/connection/uni_sse"), "EventSource"),
         ("", format!("{client}/connection/poll?channel=news"), "long-poll"),
         ("API", format!("{client}/api/publish"), "and broadcast, history, presence, ..."),
-        ("admin", format!("{admin}/config"), "and /status/workers, /metrics, /health, /info"),
+        (
+            "admin",
+            format!("{admin}/"),
+            "the page of operators; and /config, /metrics, /health, /info",
+        ),
     ];
     if page {
         rows.insert(0, ("page", format!("{client}/"), "watch a channel, publish to it"));

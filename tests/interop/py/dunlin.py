@@ -418,12 +418,19 @@ async def eventually(condition, what, timeout_s=TIMEOUT_S):
         await asyncio.sleep(0.005)
 
 
+given = set()
+
+
 def free_port():
     """A port below the kernel's ephemeral range, so that no outgoing connection of the tests takes it meanwhile."""
     while True:
         port = random.randrange(20_000, 32_000)
+        # One that was given before may not be taken yet.
+        if port in given:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            given.add(port)
             return port
 
 
