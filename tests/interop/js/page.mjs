@@ -43,14 +43,7 @@ await scenario("page: a person publishes and sees the message arrive over WebSoc
 });
 
 await scenario("page: a broken line shows its recovery, a restarted server its new epoch", async (t) => {
-  const server = await t.server();
-  const line = await t.line(server);
-  const page = await open(t, await browser(t), `http://127.0.0.1:${line.port}/`);
-  const columns = ["websocket", "sse", "poll"];
-  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
-  await server.publish("news", { n: 1 });
-  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
-  line.fail();
+  const { server, line, page, columns } = await brokenAfterOne(t);
   for (const n of range(2, 4)) await server.publish("news", { n });
   for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="reconnecting"]`);
   line.mend();
@@ -221,14 +214,7 @@ await scenario("page: a channel's name may have a percent sign and a quote", asy
 });
 
 await scenario("page: what a transport has lost for good is said, and it is not behind any more", async (t) => {
-  const server = await t.server();
-  const line = await t.line(server);
-  const page = await open(t, await browser(t), `http://127.0.0.1:${line.port}/`);
-  const columns = ["websocket", "sse", "poll"];
-  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
-  await server.publish("news", { n: 1 });
-  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
-  line.fail();
+  const { server, line, page, columns } = await brokenAfterOne(t);
   for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="reconnecting"]`);
   // More than the history keeps.
   await server.api("batch", { commands: range(1, 150).map((n) => ({ publish: { channel: "news", data: n } })) });
@@ -238,3 +224,16 @@ await scenario("page: what a transport has lost for good is said, and it is not 
   for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="152"]`);
   assert.doesNotMatch(await page.textContent("#agreement"), /behind/);
 });
+
+/// The page over a line that fails once each transport has shown the first message.
+async function brokenAfterOne(t) {
+  const server = await t.server();
+  const line = await t.line(server);
+  const page = await open(t, await browser(t), `http://127.0.0.1:${line.port}/`);
+  const columns = ["websocket", "sse", "poll"];
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"][data-state="connected"]`);
+  await server.publish("news", { n: 1 });
+  for (const transport of columns) await page.waitForSelector(`[data-transport="${transport}"] li[data-offset="1"]`);
+  line.fail();
+  return { server, line, page, columns };
+}
