@@ -87,16 +87,18 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Writes the last field first: who reads a count reads the time of its last publication with it, or a later one.
     pub(crate) fn store(&self, counts: &Counts) {
-        for (value, field) in self.values.iter().zip(counts.fields()) {
-            value.store(field, Ordering::Relaxed);
+        for (value, field) in self.values.iter().zip(counts.fields()).rev() {
+            value.store(field, Ordering::Release);
         }
     }
 
+    /// Reads the first field first, see [`Self::store`].
     pub(crate) fn load(&self) -> Counts {
         let mut counts = Counts::default();
         for (field, value) in counts.fields_mut().into_iter().zip(&self.values) {
-            *field = value.load(Ordering::Relaxed);
+            *field = value.load(Ordering::Acquire);
         }
         counts
     }
