@@ -293,7 +293,7 @@ mod tests {
             memory: "at most 64 MiB for history".into(),
         };
         let quiet = banner(&ready, true);
-        assert!(quiet.contains("http://127.0.0.1:41235/config") && quiet.contains("2 workers"));
+        assert!(quiet.contains("http://127.0.0.1:41235/  ") && quiet.contains("2 workers"));
         assert!(quiet.contains("64 MiB for history"));
         assert!(quiet.contains("revision 7") && !quiet.contains("DEVELOPMENT"));
         let loud = development_notice(&ready);
