@@ -104,8 +104,8 @@ settings! {
         /// cursor expires.
         #[schemars(range(min = 1, max = 255))]
         pub ack_devices_max: u32 => Read,
-        /// Most bytes of the namespace's cursors in memory, divided evenly between workers; 0: no limit. Beyond it a new
-        /// cursor is refused. Cursors in an engine are bounded by the engine.
+        /// Most bytes of the namespace's cursors in memory, divided evenly between workers; 0: no limit. Beyond it the user
+        /// with most of them gives up those that have been still for longest. Cursors in an engine are bounded by the engine.
         pub ack_bytes_max: u64 => Read,
         /// Maintains presence and presence stats.
         pub presence: bool => Read,

@@ -322,6 +322,8 @@ pub struct HubStats {
     pub acks: u64,
     /// Cursors of devices that had not moved for as long as they are kept.
     pub cursors_expired: u64,
+    /// Users' cursors in a channel in memory that were given up to make room for others.
+    pub cursors_evicted: u64,
     /// Users with cursors in channels in memory.
     pub cursor_records: u64,
     /// Memory used by them.

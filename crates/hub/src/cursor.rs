@@ -1,11 +1,10 @@
 //! What users have acknowledged: cursors by channel, user and device.
 //!
 //! The cursors of a user in a channel are one record ([`UserCursors`]). A channel's home worker reads it, merges what is
-//! acknowledged, and writes it. In memory it is an entry of a [`CursorTable`]. In an engine it is the newest publication of a
+//! acknowledged, and writes it. In memory it is a record of a table. In an engine it is the newest publication of a
 //! stream of its own, beside the channel's, so that an engine needs nothing more for cursors than for channels. Several nodes may
 //! write at once, each without the other's news: readers merge the last [`RECORDS_KEPT`] records, and a cursor only moves forward.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -27,12 +26,6 @@ pub(crate) const RECORDS_KEPT: u32 = 8;
 const VERSION: u8 = 1;
 /// A record before its devices: version, epoch, count.
 const HEAD_BYTES: usize = 10;
-/// Parts of a table that are swept one at a time.
-const PARTS: usize = 64;
-const SWEEP_MS: u64 = 1_000;
-/// Bytes of an entry in memory beside its name and record: both pointers, the table's share, two headers of the allocator.
-const ENTRY_BYTES: usize = 70;
-
 /// Whose cursor it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CursorOwner {
@@ -251,110 +244,6 @@ impl UserCursors {
     }
 }
 
-/// The name of a user's record of a channel. No channel has such a name: those from outside have no control characters.
-pub(crate) fn record_name(channel: &str, user: &str) -> Arc<str> {
-    format!("{channel}\u{2}{user}").into()
-}
-
-/// Records of channels in memory.
-#[derive(Default)]
-pub(crate) struct CursorTable {
-    parts: Vec<HashMap<Box<str>, TableEntry, RandomState>>,
-    hasher: RandomState,
-    /// Bytes by namespace.
-    bytes: HashMap<u32, usize, RandomState>,
-    records: u64,
-    next_part: usize,
-    next_sweep_ms: u64,
-}
-
-struct TableEntry {
-    record: Box<[u8]>,
-    namespace: u32,
-    expires_s: u32,
-}
-
-impl CursorTable {
-    fn part(&mut self, name: &str) -> &mut HashMap<Box<str>, TableEntry, RandomState> {
-        use std::hash::BuildHasher as _;
-        if self.parts.is_empty() {
-            self.parts.resize_with(PARTS, HashMap::default);
-        }
-        let at = self.hasher.hash_one(name) as usize % PARTS;
-        &mut self.parts[at]
-    }
-
-    pub(crate) fn get(&mut self, name: &str) -> UserCursors {
-        let entry = self.part(name).get(name);
-        entry.and_then(|entry| UserCursors::decode(&entry.record)).unwrap_or_default()
-    }
-
-    /// Stores a record.
-    ///
-    /// # Errors
-    /// The namespace has no room for it. What was there stays.
-    pub(crate) fn set(
-        &mut self,
-        (name, namespace): (&str, u32),
-        cursors: &UserCursors,
-        (now_s, options): (u32, &AckOptions),
-        bytes_max: usize,
-    ) -> Result<(), Error> {
-        let record = cursors.encode();
-        let cost = |record: &[u8]| ENTRY_BYTES + name.len() + record.len();
-        let before = self.part(name).get(name).map_or(0, |entry| cost(&entry.record));
-        let bytes = self.bytes.entry(namespace).or_default();
-        let after = *bytes - before + cost(&record);
-        if after > bytes_max && cost(&record) > before {
-            return Err(Error::CursorsFull);
-        }
-        *bytes = after;
-        self.records += u64::from(before == 0);
-        let ttl_s = u32::try_from(options.ttl_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-        let entry = TableEntry { record, namespace, expires_s: now_s.saturating_add(ttl_s) };
-        match self.part(name).entry(name.into()) {
-            Entry::Occupied(mut known) => drop(known.insert(entry)),
-            Entry::Vacant(vacant) => drop(vacant.insert(entry)),
-        }
-        Ok(())
-    }
-
-    /// Removes what has expired from a part of the table, once a second. Returns how many records went.
-    pub(crate) fn sweep(&mut self, now_ms: u64, now_s: u32) -> u64 {
-        if now_ms < self.next_sweep_ms || self.parts.is_empty() {
-            return 0;
-        }
-        self.next_sweep_ms = now_ms + SWEEP_MS;
-        self.next_part = (self.next_part + 1) % PARTS;
-        let (bytes, mut gone) = (&mut self.bytes, 0);
-        let part = &mut self.parts[self.next_part];
-        part.retain(|name, entry| {
-            let stays = entry.expires_s > now_s;
-            if !stays {
-                gone += 1;
-                let cost = ENTRY_BYTES + name.len() + entry.record.len();
-                if let Some(bytes) = bytes.get_mut(&entry.namespace) {
-                    *bytes -= cost;
-                }
-            }
-            stays
-        });
-        if part.capacity() > 4 * part.len() + 16 {
-            part.shrink_to(2 * part.len());
-        }
-        self.records -= gone;
-        gone
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.records
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.values().sum()
-    }
-}
-
 /// A request for a cursor: to move it, or to read it.
 #[derive(Debug)]
 pub(crate) struct CursorRequest {
@@ -464,7 +353,7 @@ impl CursorRounds {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
@@ -473,7 +362,7 @@ mod tests {
 
     const EPOCH: Epoch = Epoch::from_u64(7);
 
-    fn options() -> AckOptions {
+    pub(crate) fn options() -> AckOptions {
         AckOptions { by_user: false, ttl_ms: 60_000, devices_max: 3, bytes_max: None }
     }
 
@@ -487,6 +376,13 @@ mod tests {
 
     fn empty() -> UserCursors {
         UserCursors { epoch: EPOCH, ..UserCursors::default() }
+    }
+
+    /// The cursor of a device at an offset.
+    pub(crate) fn cursors_at(offset: u64) -> UserCursors {
+        let mut cursors = empty();
+        cursors.acknowledge("", at(offset), ends(offset, 1), (100, &options())).expect("room");
+        cursors
     }
 
     #[test]
@@ -547,30 +443,6 @@ mod tests {
         }
         let each = (cursors.encode().len() - before) as f64 / 100.0 - "device-0000".len() as f64;
         assert!(each <= 12.0, "{each} bytes a device");
-        // What an entry is said to cost is what it costs: key and value, and a control byte, at seven eighths.
-        let entry = size_of::<(Box<str>, TableEntry)>() + 1;
-        assert!(entry * 8 / 7 + 16 <= ENTRY_BYTES, "{entry}");
-    }
-
-    #[test]
-    fn table_is_bounded_by_namespace_and_forgets_what_has_expired() {
-        let mut table = CursorTable::default();
-        let mut cursors = empty();
-        cursors.acknowledge("", at(5), ends(10, 1), (100, &options())).expect("room");
-        let set = |table: &mut CursorTable, name: &str, namespace| {
-            table.set((name, namespace), &cursors, (100, &options()), 300)
-        };
-        let mut stored = 0;
-        while set(&mut table, &format!("inbox:{stored:04}\u{2}user"), 1).is_ok() {
-            stored += 1;
-        }
-        assert!((2..=4).contains(&stored), "{stored}");
-        assert_eq!(set(&mut table, "inbox:9999\u{2}user", 1), Err(Error::CursorsFull));
-        assert_eq!(set(&mut table, "inbox:0000\u{2}user", 1), Ok(()), "what is there may move");
-        assert_eq!(set(&mut table, "other:9999\u{2}user", 2), Ok(()));
-        assert_eq!(table.len(), stored + 1);
-        let gone: u64 = (1..=PARTS as u64).map(|at| table.sweep(at * SWEEP_MS, 161)).sum();
-        assert_eq!((gone, table.len(), table.bytes()), (stored + 1, 0, 0));
     }
 
     proptest! {

@@ -13,6 +13,7 @@ pub mod code;
 mod command;
 mod config;
 mod cursor;
+mod cursor_table;
 mod encode;
 pub mod engine;
 mod error;

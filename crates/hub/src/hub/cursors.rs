@@ -8,8 +8,9 @@ use crate::command::HistoryFilter;
 use crate::config::Now;
 use crate::cursor::{
     CursorJob, CursorOwner, CursorRequest, CursorRound, CursorState, CursorStep, RECORDS_KEPT,
-    StreamEnds, UserCursors, record_name,
+    StreamEnds, UserCursors,
 };
+use crate::cursor_table::record_name;
 use crate::engine::{EngineId, EnginePublish, EngineRequest, Retention};
 use crate::error::Error;
 use crate::event::{Event, History, Published};
@@ -128,10 +129,13 @@ impl Hub {
         let bytes_max =
             ack.bytes_max.map_or(usize::MAX, |all| all / usize::from(self.config.workers));
         let stored = match served {
-            Ok(state) if state.advanced => self
-                .cursors
-                .set((name, namespace), &cursors, (now_s, ack), bytes_max)
-                .map(|()| state),
+            Ok(state) if state.advanced => {
+                let stored = self.cursors.set((name, namespace), &cursors, (now_s, ack), bytes_max);
+                stored.map(|evicted| {
+                    self.stats.cursors_evicted += evicted;
+                    state
+                })
+            }
             served => served,
         };
         match stored {

@@ -74,6 +74,7 @@ metrics! {
     Cursors, Gauge, "cursors", "Users with cursors in channels in memory, each channel counted.";
     CursorBytes, Gauge, "cursor_bytes", "Bytes of these cursors.";
     CursorsExpired, Counter, "cursors_expired_total", "Cursors of devices that had not acknowledged for `ack_ttl_ms`.";
+    CursorsEvicted, Counter, "cursors_evicted_total", "Users' cursors in a channel in memory given up for others: `ack_bytes_max` is reached.";
     Polls, Counter, "polls_total", "Long-poll requests.";
     Restarts, Counter, "worker_restarts_total", "Times this worker restarted after a panic.";
     Turns, Counter, "loop_turns_total", "Turns of the event loop.";

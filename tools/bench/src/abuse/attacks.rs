@@ -79,6 +79,8 @@ attacks! {
         effect: Some(("dunlin_publications_received_total", 1_000));
     "calls", calls, "50 connections of a user call a slow backend", takes: Some(Service::Calls),
         effect: Some(("dunlin_proxy_calls_total", 200));
+    "cursors", cursors, "a user acknowledges in ever new channels", other: acknowledges,
+        effect: Some(("dunlin_cursor_bytes", 30_000));
     "events", events, "a user subscribes and unsubscribes beside a slow webhook", takes: Some(Service::Events),
         effect: Some(("dunlin_webhook_events_emitted_total", 2_000));
 }
@@ -482,4 +484,54 @@ fn calls(plan: &AttackPlan) -> u64 {
 fn events(plan: &AttackPlan) -> u64 {
     let token = token_of("attacker", &serde_json::json!({}));
     frames_of(plan, &token, 500, &commands(500, |at| there_and_back(at, "loop:a")))
+}
+
+/// Subscribes to channels, publishes to each, acknowledges, and leaves them. Returns the answers to the acknowledgements.
+fn acknowledged(stream: &mut TcpStream, name: &str, count: usize) -> std::io::Result<String> {
+    let mut answers = String::new();
+    for step in 0..4 {
+        let text = commands(count, |at| match step {
+            0 => format!("\"subscribe\":{{\"channel\":\"acked:{name}{at}\"}}"),
+            1 => publish(&format!("acked:{name}{at}"), "1"),
+            2 => format!(
+                "\"rpc\":{{\"method\":\"dunlin.ack\",\"data\":{{\"channel\":\"acked:{name}{at}\",\"offset\":1}}}}"
+            ),
+            _ => format!("\"unsubscribe\":{{\"channel\":\"acked:{name}{at}\"}}"),
+        });
+        let mut bytes = Vec::new();
+        frame(&text, &mut bytes);
+        stream.write_all(&bytes)?;
+        let answer = answer_to(stream, count as u32 + 1)?;
+        if step == 2 {
+            answers = answer;
+        }
+    }
+    Ok(answers)
+}
+
+fn cursors(plan: &AttackPlan) -> u64 {
+    let token = token_of("attacker", &serde_json::json!({}));
+    let Ok((mut stream, _)) = connect_as(plan, &token) else { return 0 };
+    let mut taken = 0;
+    for number in 0..plan.scaled(4_000) {
+        if plan.is_over() || acknowledged(&mut stream, &format!("{number}-"), 50).is_err() {
+            break;
+        }
+        taken += 50;
+    }
+    plan.hold();
+    taken
+}
+
+fn acknowledges(plan: &AttackPlan) -> Result<(), Error> {
+    for user in 0..20 {
+        let token = token_of(&format!("other{user}"), &serde_json::json!({}));
+        let (mut stream, _) = connect_as(plan, &token).context("another client cannot connect")?;
+        let answer = acknowledged(&mut stream, &format!("of{user}-"), 1);
+        let answer = answer.context("another client is not answered")?;
+        if !answer.contains("\"unread\":0") {
+            return Err(Error::new(format!("another client cannot acknowledge: {answer}")));
+        }
+    }
+    Ok(())
 }

@@ -99,7 +99,18 @@ allow_subscribe_for_client = true
 publish_cel = "'role999' in meta.roles"
 "#;
 /// The attacks that need them.
-const WITH_BACKEND: [&str; 3] = ["meta", "calls", "events"];
+const WITH_BACKEND: [&str; 4] = ["meta", "calls", "events", "cursors"];
+/// Settings of the attack on what acknowledgements take.
+const ACK_SETTINGS: &str = r#"
+[channel.namespaces.acked]
+history_size = 10
+history_ttl_ms = 600_000
+recover = true
+ack = "device"
+ack_bytes_max = 65_536
+allow_subscribe_for_client = true
+allow_publish_for_client = true
+"#;
 /// Growth in memory that the settings allow: history, outboxes, and 192 MiB for input and output of all connections.
 const MEMORY_BYTES_MAX: u64 = (64 + 64 + 192) * MIB;
 
@@ -241,6 +252,9 @@ fn one(options: &Abuse, dunlin: &Dunlin, attack: &Attack) -> Result<Row, Error> 
     if WITH_BACKEND.contains(&attack.name) {
         let more = BACKEND_SETTINGS.replace("BACKEND", &backend.address.to_string());
         settings.push_str(&more.replace("SECRET", token::SECRET));
+    }
+    if attack.name == "cursors" {
+        settings.push_str(ACK_SETTINGS);
     }
     let server = dunlin.start(&target, &scratch, "abuse", &settings, false)?;
     let plan = AttackPlan {
