@@ -9,10 +9,10 @@
 ///
 /// `onState({ offset, top, unread, trimmed_before, is_new, was_reset })` is called with each subscription, acknowledgement and
 /// acknowledgement of another device. `onError(error)` is called if `handle` or an acknowledgement fails; after a failure of
-/// `handle` nothing is handled until the next subscription. `protobuf`: the client is one of `centrifuge/build/protobuf`.
+/// `handle` nothing is handled until that message comes again: with the next subscription, or after `ack_timeout_ms`. `protobuf`: the client is one of `centrifuge/build/protobuf`.
 export function acknowledged(client, subscription, handle, { onState = () => {}, onError = () => {}, protobuf = false } = {}) {
   const channel = subscription.channel;
-  let epoch = "", handled = 0, acked = 0;
+  let epoch = "", handled = 0, acked = 0, failed = 0, last = 0;
   let work = Promise.resolve(), life = 0, acking = false;
 
   const text = (data) => (data instanceof Uint8Array ? JSON.parse(new TextDecoder().decode(data)) : data);
@@ -39,12 +39,20 @@ export function acknowledged(client, subscription, handle, { onState = () => {},
 
   function enqueue(publication, of = life) {
     work = work.then(async () => {
-      if (of !== life || publication.offset <= handled) return;
+      if (of !== life) return;
+      // It comes again because its acknowledgement was lost.
+      if (publication.offset <= handled) return acknowledge();
+      // What comes again begins with the first message that is not acknowledged: if that is a later one, the server has given the
+      // other up (`ack_dead_letter`).
+      if (publication.offset <= last && publication.offset > failed) failed = 0;
+      last = publication.offset;
+      // What follows a message that was not handled waits for it.
+      if (failed > 0 && publication.offset > failed) return;
       try {
         await handle(publication);
-        handled = publication.offset;
+        [handled, failed] = [publication.offset, 0];
       } catch (error) {
-        life += 1;
+        failed = publication.offset;
         return onError(error);
       }
       acknowledge();
@@ -66,11 +74,12 @@ export function acknowledged(client, subscription, handle, { onState = () => {},
           acknowledge();
         }
       }
-    }).catch((error) => { life += 1; onError(error); });
+    }).catch((error) => { failed = Math.max(handled, since) + 1; onError(error); });
   }
 
   subscription.on("subscribed", (context) => {
     life += 1;
+    failed = last = 0;
     const state = text(context.data)?.ack;
     const position = context.streamPosition;
     if (position && position.epoch !== epoch) [epoch, handled, acked] = [position.epoch, 0, 0];

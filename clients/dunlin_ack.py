@@ -19,18 +19,20 @@ class Acknowledged(centrifuge.SubscriptionEventHandler):
 
     A message comes again, after a reconnect, if `handle` was not done or its acknowledgement was lost; as long as this object
     lives, each offset is handled once. `on_state` is called with where the cursor stands: offset, top, unread, and where it
-    applies trimmed_before, is_new, was_reset. After a failure of `handle` nothing is handled until the next subscription.
+    applies trimmed_before, is_new, was_reset. After a failure of `handle` nothing is handled until that message comes again: with
+    the next subscription, or after `ack_timeout_ms`.
     """
 
     def __init__(self, client, channel, handle, on_state=lambda state: None, on_error=lambda error: None):
         self.client, self.channel, self.handle = client, channel, handle
         self.on_state, self.on_error = on_state, on_error
-        self.epoch, self.handled, self.acked = "", 0, 0
+        self.epoch, self.handled, self.acked, self.failed, self.last = "", 0, 0, 0, 0
         self.queue, self.worker = None, None
 
     async def on_subscribed(self, context):
         if self.worker:
             self.worker.cancel()
+        self.failed = self.last = 0
         position = context.stream_position
         if position and position.epoch != self.epoch:
             self.epoch, self.handled, self.acked = position.epoch, 0, 0
@@ -66,12 +68,26 @@ class Acknowledged(centrifuge.SubscriptionEventHandler):
                     last = publication.offset
                 if not page.publications:
                     break
-            while True:
-                await self._take(await queue.get())
-        except asyncio.CancelledError:
-            raise
         except Exception as error:  # The next subscription begins at the cursor.
+            self.failed = max(last, self.handled) + 1
             self.on_error(error)
+        while True:
+            publication = await queue.get()
+            # What comes again begins with the first message that is not acknowledged: if that is a later one, the server has
+            # given the other up (`ack_dead_letter`).
+            if self.failed < publication.offset <= self.last:
+                self.failed = 0
+            self.last = publication.offset
+            # What follows a message that was not handled waits for it.
+            if 0 < self.failed < publication.offset:
+                continue
+            try:
+                await self._take(publication)
+                self.failed = 0
+            except Exception as error:
+                if self.handled < publication.offset:
+                    self.failed = publication.offset
+                self.on_error(error)
 
     async def _take(self, publication):
         if publication.offset > self.handled:

@@ -107,6 +107,22 @@ settings! {
         /// Most bytes of the namespace's cursors in memory, divided evenly between workers; 0: no limit. Beyond it the user
         /// with most of them gives up those that have been still for longest. Cursors in an engine are bounded by the engine.
         pub ack_bytes_max: u64 => Read,
+        /// Sends a message again on the same connection if it was not acknowledged for so long; 0: only when the client
+        /// subscribes again. Otherwise at least 1,000. Counts from the first message that is not acknowledged, or from the
+        /// last acknowledgement. Subscribers then get no deltas.
+        #[schemars(range(max = 86_400_000))]
+        pub ack_timeout_ms: u64 => Read,
+        /// Most messages that a subscriber is sent before it acknowledges; the others wait in the history. 0: no limit. Needs
+        /// `ack_timeout_ms`.
+        #[schemars(range(max = 1_000))]
+        pub ack_window: u32 => Read,
+        /// How often a message is delivered to a device that does not acknowledge it. Then it goes to `ack_dead_letter`, and
+        /// the device gets what follows. 0: as often as needed.
+        #[schemars(range(max = 254))]
+        pub ack_deliveries_max: u32 => Read,
+        /// The channel that gets the messages that were delivered `ack_deliveries_max` times, with tags that say from where and
+        /// whose they are.
+        pub ack_dead_letter: Option<Arc<str>> => Read,
         /// Maintains presence and presence stats.
         pub presence: bool => Read,
         /// Notifies subscribers when a client joins or leaves the channel, if they request it and may read
@@ -202,6 +218,10 @@ impl Default for ChannelOptions {
             ack_ttl_ms: 2_592_000_000,
             ack_devices_max: 16,
             ack_bytes_max: 67_108_864,
+            ack_timeout_ms: 0,
+            ack_window: 0,
+            ack_deliveries_max: 0,
+            ack_dead_letter: None,
             presence: false,
             join_leave: false,
             force_push_join_leave: false,

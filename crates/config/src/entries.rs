@@ -167,7 +167,7 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         check(&path, "proxy", &Some(Arc::clone(&of.proxy)));
     }
     check(&|| Path::of("cluster.engine"), "engine", &config.cluster.engine);
-    let mut unkept = Vec::new();
+    let (mut unkept, mut lost) = (Vec::new(), Vec::new());
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
         check(&|| path().join("engine"), "engine", &options.engine);
         let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));
@@ -175,6 +175,11 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
             && engine.is_none_or(|of| of.kind != EngineKind::Disk)
         {
             unkept.push(path().join("durability"));
+        }
+        let letters = options.ack_dead_letter.as_ref();
+        let of_letters = letters.map(|channel| config.channel.options(channel));
+        if of_letters.is_some_and(|of| of.is_none_or(|of| of.ack_dead_letter.is_some())) {
+            lost.push(path().join("ack_dead_letter"));
         }
         for (key, name) in [
             ("subscribe_proxy", &options.subscribe_proxy),
@@ -200,6 +205,10 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         if let Some(after) = after {
             check_channel(&|| Path::of("channel.namespaces").join(name), after);
         }
+    }
+    for path in lost {
+        let fix = "name a channel of a namespace that exists and has no `ack_dead_letter` itself";
+        errors.add(path, "messages would go to no channel, or round in circles", fix);
     }
     for path in unkept {
         let fix = "leave it out, or name an `engine` of type \"disk\"";

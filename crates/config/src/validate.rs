@@ -449,6 +449,32 @@ pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut Config
             "leave `force_recovery_mode` out",
         );
     }
+    let again = options.ack_timeout_ms;
+    for (key, on) in
+        [("ack_timeout_ms", again > 0), ("ack_deliveries_max", options.ack_deliveries_max > 0)]
+    {
+        if on && !acks {
+            push(key, "nobody acknowledges in this namespace", "set `ack` too, or leave it out");
+        }
+    }
+    if (1..1_000).contains(&again) {
+        push("ack_timeout_ms", "messages would come again before they are handled", "1000 or more");
+    }
+    if options.ack_window > 0 && again == 0 {
+        let why = "a lost acknowledgement would stop the subscriber for ever";
+        push("ack_window", why, "set `ack_timeout_ms` too");
+    }
+    match (options.ack_deliveries_max, &options.ack_dead_letter) {
+        (1.., None) => {
+            let why = "nothing says where a message goes that is not acknowledged";
+            push("ack_deliveries_max", why, "name a channel as `ack_dead_letter`");
+        }
+        (0, Some(_)) => {
+            let why = "no message goes there without a bound of deliveries";
+            push("ack_dead_letter", why, "set `ack_deliveries_max` too");
+        }
+        _ => {}
+    }
     for (key, on) in [("recover", options.recover), ("positioned", options.positioned)] {
         if on && !options.has_history() {
             push(key, "it needs history", "set `history_size` and `history_ttl_ms`");

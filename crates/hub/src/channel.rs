@@ -101,7 +101,10 @@ impl Subscription {
     }
 }
 
-/// All the fan-out loop needs of a subscriber, in eight bytes: subscription 32 · flags 7 ·
+/// Subscriptions have indices below this.
+pub(crate) const SUBSCRIPTIONS_MAX: u32 = 1 << 31;
+
+/// All the fan-out loop needs of a subscriber, in eight bytes: subscription 31 · flags 8 ·
 /// encoding 5 · slot 20 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Subscriber(u64);
@@ -122,23 +125,25 @@ pub(crate) const DELTA: u8 = 16;
 pub(crate) const BASED: u8 = 32;
 /// Is left out of the push that is fanned out now.
 pub(crate) const EXCEPTED: u8 = 64;
+/// Gets publications by itself: its window is full, or it is behind the others.
+pub(crate) const PAUSED: u8 = 128;
 
 impl Subscriber {
     pub(crate) fn new(subscription: u32, flags: u8, encoding: u8, slot: u32) -> Self {
         Self(
-            u64::from(subscription) << 32
-                | u64::from(flags & 0x7f) << 25
+            u64::from(subscription) << 33
+                | u64::from(flags) << 25
                 | u64::from(encoding) << 20
                 | u64::from(slot),
         )
     }
 
     pub(crate) fn subscription(self) -> u32 {
-        (self.0 >> 32) as u32
+        (self.0 >> 33) as u32
     }
 
     pub(crate) fn without(self, flag: u8) -> Self {
-        Self(self.0 & !(u64::from(flag & 0x7f) << 25))
+        Self(self.0 & !(u64::from(flag) << 25))
     }
 
     /// The same with one more flag.
@@ -148,7 +153,7 @@ impl Subscriber {
 
     #[inline]
     pub(crate) fn flags(self) -> u8 {
-        (self.0 >> 25) as u8 & 0x7f
+        (self.0 >> 25) as u8
     }
 
     #[inline]
@@ -227,9 +232,9 @@ mod tests {
 
     #[test]
     fn a_subscriber_entry_holds_its_extremes() {
-        let entry = Subscriber::new(u32::MAX, 127, 31, (1 << 20) - 1);
-        assert_eq!(entry.subscription(), u32::MAX);
-        assert_eq!((entry.flags(), entry.encoding(), entry.slot()), (127, 31, (1 << 20) - 1));
+        let entry = Subscriber::new(SUBSCRIPTIONS_MAX - 1, 255, 31, (1 << 20) - 1);
+        assert_eq!(entry.subscription(), SUBSCRIPTIONS_MAX - 1);
+        assert_eq!((entry.flags(), entry.encoding(), entry.slot()), (255, 31, (1 << 20) - 1));
         let entry = Subscriber::new(7, JOIN_LEAVE, 3, 9);
         assert_eq!((entry.subscription(), entry.flags()), (7, JOIN_LEAVE));
         assert_eq!((entry.encoding(), entry.slot()), (3, 9));

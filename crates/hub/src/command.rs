@@ -324,6 +324,10 @@ pub struct HubStats {
     pub cursors_expired: u64,
     /// Users' cursors in a channel in memory that were given up to make room for others.
     pub cursors_evicted: u64,
+    /// Messages sent again because they were not acknowledged in time.
+    pub redelivered: u64,
+    /// Subscriptions that wait for an acknowledgement before they are sent more, or catch up.
+    pub windows_full: u64,
     /// Users with cursors in channels in memory.
     pub cursor_records: u64,
     /// Memory used by them.

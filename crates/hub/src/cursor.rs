@@ -5,6 +5,7 @@
 //! stream of its own, beside the channel's, so that an engine needs nothing more for cursors than for channels. Several nodes may
 //! write at once, each without the other's news: readers merge the last [`RECORDS_KEPT`] records, and a cursor only moves forward.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub const CURSOR_USER_BYTES_MAX: usize = 1024;
 pub(crate) const RECORDS_KEPT: u32 = 8;
 /// Version of a record's encoding.
 const VERSION: u8 = 1;
+/// The same with the deliveries of each device: written where some are counted.
+const VERSION_WITH_DELIVERIES: u8 = 2;
 /// A record before its devices: version, epoch, count.
 const HEAD_BYTES: usize = 10;
 /// Whose cursor it is.
@@ -64,9 +67,16 @@ pub struct CursorState {
     pub was_reset: bool,
     /// This acknowledgement has moved it.
     pub advanced: bool,
+    /// How often the first message behind it was delivered, where that is counted.
+    pub deliveries: u8,
 }
 
 impl CursorState {
+    /// Whether the first message behind it was delivered as often as it may be.
+    pub(crate) fn is_exhausted(&self, ack: &AckOptions) -> bool {
+        ack.deliveries_max > 0 && self.deliveries > ack.deliveries_max
+    }
+
     /// Publications that are there and not acknowledged.
     pub fn unread(&self) -> u64 {
         let gone = self.trimmed_before.map_or(0, |first| first - 1);
@@ -103,13 +113,16 @@ struct DeviceCursor {
     offset: u64,
     /// When it last moved, Unix time in seconds.
     moved_s: u32,
+    /// How often the first message behind it was delivered, but for the first time to a living connection.
+    deliveries: u8,
 }
 
 impl UserCursors {
     pub(crate) fn encode(&self) -> Box<[u8]> {
         let names: usize = self.devices.iter().map(|of| of.device.len()).sum();
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + names + self.devices.len() * 11);
-        bytes.push(VERSION);
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + names + self.devices.len() * 12);
+        let counts = self.devices.iter().any(|of| of.deliveries > 0);
+        bytes.push(if counts { VERSION_WITH_DELIVERIES } else { VERSION });
         bytes.extend_from_slice(&self.epoch.to_u64().to_le_bytes());
         bytes.push(self.devices.len() as u8);
         for of in &self.devices {
@@ -122,6 +135,9 @@ impl UserCursors {
             }
             bytes.push(offset as u8);
             bytes.extend_from_slice(&of.moved_s.to_le_bytes());
+            if counts {
+                bytes.push(of.deliveries);
+            }
         }
         bytes.into_boxed_slice()
     }
@@ -129,7 +145,7 @@ impl UserCursors {
     /// `None`: it is no record, or one of a later version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<UserCursors> {
         let (head, mut rest) = bytes.split_at_checked(HEAD_BYTES)?;
-        if head[0] != VERSION {
+        if !(VERSION..=VERSION_WITH_DELIVERIES).contains(&head[0]) {
             return None;
         }
         let epoch = Epoch::from_u64(u64::from_le_bytes(head[1..9].try_into().ok()?));
@@ -145,7 +161,11 @@ impl UserCursors {
             })?;
             let (moved, after) = after.split_at_checked(4)?;
             let moved_s = u32::from_le_bytes(moved.try_into().ok()?);
-            devices.push(DeviceCursor { device, offset, moved_s });
+            let (deliveries, after) = match head[0] {
+                VERSION => (0, after),
+                _ => after.split_first().map(|(&deliveries, after)| (deliveries, after))?,
+            };
+            devices.push(DeviceCursor { device, offset, moved_s, deliveries });
             rest = after;
         }
         rest.is_empty().then_some(UserCursors { epoch, devices })
@@ -160,6 +180,11 @@ impl UserCursors {
         for of in later.devices {
             match self.devices.iter_mut().find(|known| known.device == of.device) {
                 Some(known) => {
+                    known.deliveries = match known.offset.cmp(&of.offset) {
+                        Ordering::Less => of.deliveries,
+                        Ordering::Equal => known.deliveries.max(of.deliveries),
+                        Ordering::Greater => known.deliveries,
+                    };
                     known.offset = known.offset.max(of.offset);
                     known.moved_s = known.moved_s.max(of.moved_s);
                 }
@@ -194,9 +219,10 @@ impl UserCursors {
             acked: StreamPosition { offset, epoch: ends.top.epoch },
             top: ends.top.offset,
             trimmed_before: (ends.first > offset + 1).then_some(ends.first),
-            is_new: known.is_none(),
+            is_new: offset == 0,
             was_reset,
             advanced: false,
+            deliveries: known.map_or(0, |of| of.deliveries),
         }
     }
 
@@ -223,7 +249,7 @@ impl UserCursors {
                 let moves = acked.offset > known.offset;
                 if moves {
                     known.offset = acked.offset;
-                    known.moved_s = now_s;
+                    (known.moved_s, known.deliveries) = (now_s, 0);
                 }
                 Ok(moves)
             }
@@ -232,10 +258,41 @@ impl UserCursors {
             }
             None => {
                 let (device, offset) = (device.into(), acked.offset);
-                self.devices.push(DeviceCursor { device, offset, moved_s: now_s });
+                self.devices.push(DeviceCursor { device, offset, moved_s: now_s, deliveries: 0 });
                 Ok(true)
             }
         }
+    }
+
+    /// Counts a delivery of the first message behind a device's cursor. `is_again`: it was delivered before, which may not have
+    /// been counted. Returns whether anything has changed.
+    pub(crate) fn count_delivery(
+        &mut self,
+        device: &str,
+        is_again: bool,
+        (now_s, options): (u32, &AckOptions),
+    ) -> bool {
+        let at = self.devices.iter().position(|of| &*of.device == device);
+        let at = match at {
+            Some(at) => at,
+            // Beyond its bound a device's deliveries are not counted.
+            None if self.devices.len() >= usize::from(options.devices_max) => return false,
+            None => {
+                let device = device.into();
+                self.devices.push(DeviceCursor {
+                    device,
+                    offset: 0,
+                    moved_s: now_s,
+                    deliveries: 0,
+                });
+                self.devices.len() - 1
+            }
+        };
+        let deliveries = &mut self.devices[at].deliveries;
+        let before = *deliveries;
+        let first = if is_again && before == 0 { 2 } else { 1 };
+        *deliveries = before.saturating_add(first).min(options.deliveries_max.saturating_add(1));
+        *deliveries != before
     }
 
     /// The offsets hold in this epoch, too.
@@ -251,8 +308,17 @@ pub(crate) struct CursorRequest {
     pub(crate) channel: Arc<str>,
     pub(crate) options: Arc<ChannelOptions>,
     pub(crate) owner: CursorOwner,
-    /// What is acknowledged; `None`: it is only read.
-    pub(crate) acked: Option<StreamPosition>,
+    pub(crate) action: CursorAction,
+}
+
+/// What is done with a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CursorAction {
+    Read,
+    /// Everything up to here is acknowledged.
+    Acknowledge(StreamPosition),
+    /// It is read to send again what was not acknowledged.
+    Redeliver,
 }
 
 /// What waits for a user's record.
@@ -309,7 +375,7 @@ pub(crate) struct CursorRound {
     /// Whom the next one serves.
     pub(crate) next: VecDeque<(u8, CursorJob)>,
     /// Answers that wait for the write.
-    pub(crate) answers: Vec<(u8, WaiterId, CursorState)>,
+    pub(crate) answers: Vec<(u8, Box<CursorRequest>, CursorState)>,
 }
 
 /// What a round waits for.
@@ -363,7 +429,15 @@ pub(crate) mod tests {
     const EPOCH: Epoch = Epoch::from_u64(7);
 
     pub(crate) fn options() -> AckOptions {
-        AckOptions { by_user: false, ttl_ms: 60_000, devices_max: 3, bytes_max: None }
+        AckOptions {
+            by_user: false,
+            ttl_ms: 60_000,
+            devices_max: 3,
+            bytes_max: None,
+            timeout_ms: 0,
+            window: 0,
+            deliveries_max: 0,
+        }
     }
 
     fn ends(top: u64, first: u64) -> StreamEnds {
@@ -448,12 +522,14 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn record_round_trips_and_no_bytes_break_it(
-            devices in proptest::collection::vec(("[a-z]{0,20}", any::<u64>(), any::<u32>()), 0..20),
+            devices in proptest::collection::vec(
+                ("[a-z]{0,20}", any::<u64>(), any::<u32>(), 0..2u8), 0..20
+            ),
             epoch: u64,
             noise in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
-            let devices = devices.into_iter().map(|(name, offset, moved_s)| {
-                DeviceCursor { device: name.into(), offset, moved_s }
+            let devices = devices.into_iter().map(|(name, offset, moved_s, deliveries)| {
+                DeviceCursor { device: name.into(), offset, moved_s, deliveries }
             });
             let cursors = UserCursors { epoch: Epoch::from_u64(epoch), devices: devices.collect() };
             let encoded = cursors.encode();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cursor::CursorState;
+use crate::cursor::{CursorOwner, CursorState};
 use crate::error::Error;
 use crate::position::StreamPosition;
 use crate::publication::{ClientInfo, Durability, Publication};
@@ -44,6 +44,18 @@ pub enum Event {
         token: u64,
         /// Where the cursor stands. An acknowledgement that was stored survives what a publication survives.
         result: Result<CursorState, Error>,
+    },
+    /// A message was delivered to a device as often as [it may be](crate::AckOptions::deliveries_max), and was not acknowledged.
+    /// The caller keeps it elsewhere and then acknowledges up to it; until then the event comes again.
+    Undeliverable {
+        /// The channel.
+        channel: Arc<str>,
+        /// Whose cursor stands before it.
+        owner: CursorOwner,
+        /// Its position.
+        position: StreamPosition,
+        /// How often it would have been delivered.
+        deliveries: u8,
     },
     /// Ends [`Hub::handle_history_remove`](crate::Hub::handle_history_remove).
     HistoryRemoved {

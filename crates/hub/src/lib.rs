@@ -25,6 +25,7 @@ mod history;
 mod home_channel;
 mod hub;
 mod idempotency;
+mod in_flight;
 mod labels;
 mod list;
 mod member_event;

@@ -84,6 +84,12 @@ pub(crate) enum HubMessageKind {
         info: Arc<ClientInfo>,
         of_user: bool,
     },
+    /// A user has acknowledged everything up to an offset, for this device, or for all if it is empty.
+    Acked {
+        channel: Arc<str>,
+        owner: Arc<CursorOwner>,
+        offset: u64,
+    },
     /// Messages of the channel were lost between workers. The home worker sends no more until this worker subscribes
     /// again.
     Gap {

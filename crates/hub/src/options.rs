@@ -83,6 +83,14 @@ pub struct AckOptions {
     /// Most bytes of the namespace's cursors in memory, on all workers together; `None`: no limit. Cursors in an
     /// engine are bounded by it.
     pub bytes_max: Option<usize>,
+    /// Milliseconds after which what a subscriber was sent and has not acknowledged is sent again; 0: only when it subscribes
+    /// again.
+    pub timeout_ms: u64,
+    /// Most messages that a subscriber is sent before it acknowledges, with a [`timeout_ms`](Self::timeout_ms); 0: no limit.
+    pub window: u32,
+    /// Most deliveries of a message to a device, at most 254. Then it is [undeliverable](crate::Event::Undeliverable). 0: no
+    /// limit.
+    pub deliveries_max: u8,
 }
 
 impl Default for ChannelOptions {

@@ -37,6 +37,7 @@ pub(crate) enum Waiter {
     History { token: u64, home: u8 },
     HistoryRemove { token: u64, home: u8 },
     Cursor { token: u64, home: u8 },
+    Delivery(PendingDelivery),
     Presence { token: u64, home: u8, stats: bool },
     ScatterGather(Box<ScatterGather>),
 }
@@ -49,6 +50,26 @@ pub(crate) struct PendingSubscribe {
     pub(crate) subscription: u32,
     pub(crate) home: u8,
     pub(crate) mode: SubscriptionMode,
+}
+
+/// A request for a subscriber to which messages come again.
+#[derive(Clone, Copy)]
+pub(crate) struct PendingDelivery {
+    pub(crate) session: SessionId,
+    pub(crate) subscription: u32,
+    pub(crate) home: u8,
+    pub(crate) step: DeliveryStep,
+}
+
+/// What is asked for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DeliveryStep {
+    /// Publications that it was not sent yet.
+    Feed,
+    /// Where its cursor stands, because it has not acknowledged in time.
+    Cursor,
+    /// The publications that it has not acknowledged.
+    Again,
 }
 
 /// Properties of a subscription.
@@ -65,6 +86,8 @@ pub(crate) struct SubscriptionMode {
     pub(crate) filter: Option<TagFilter>,
     pub(crate) announce: bool,
     pub(crate) data: Option<Box<[u8]>>,
+    /// The device of its cursor, where messages come again.
+    pub(crate) device: Option<Box<str>>,
 }
 
 /// A request to several workers whose replies are combined.
@@ -116,6 +139,11 @@ impl SubscriptionMode {
     /// What the subscriber asked for, and what the channel forces on it.
     pub(crate) fn new(asked: SubscribeOptions, channel: &ChannelOptions) -> Self {
         let recoverable = asked.recoverable || channel.force_recovery;
+        let again = channel.ack.as_ref().filter(|ack| ack.timeout_ms > 0);
+        let device = asked.cursor.as_ref().zip(again).map(|(owner, ack)| match ack.by_user {
+            true => "".into(),
+            false => owner.device.clone(),
+        });
         Self {
             was_recovering: asked.recover.is_some() || asked.cursor.is_some(),
             positioned: asked.positioned || recoverable || channel.force_positioning,
@@ -126,10 +154,12 @@ impl SubscriptionMode {
             delta: asked.delta
                 && channel.delta
                 && channel.overflow == OverflowPolicy::Disconnect
+                && device.is_none()
                 && asked.filter.is_none(),
             filter: asked.filter,
             announce: asked.announce,
             data: asked.data,
+            device,
         }
     }
 }
@@ -143,6 +173,7 @@ impl Waiter {
     pub(crate) fn waits_for_home(&self, worker: u8) -> bool {
         match self {
             Self::Subscribe(pending) => pending.home == worker,
+            Self::Delivery(pending) => pending.home == worker,
             Self::Publish { home, .. }
             | Self::History { home, .. }
             | Self::HistoryRemove { home, .. }

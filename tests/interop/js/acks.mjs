@@ -103,3 +103,35 @@ await scenario("acks: a client acknowledges for itself alone, and what it was se
   const error = await failed;
   assert.match(`${error.message ?? error.reason}`, /128 bytes/);
 });
+
+await scenario("acks: what is not acknowledged comes again on the living connection, on each transport", async (t) => {
+  const server = await t.server({ config: "acks_again.toml", state: true, workers: 3 });
+  for (const namespace of ["again", "kept"]) {
+    for (const [at, transport] of ["websocket", "http_stream", "sse"].entries()) {
+      const channel = `${namespace}:${at}`;
+      const lost = new Set([2, 4]);
+      const { client, handled, errors } = await device(t, server, "phone", channel, { transport, fails: (offset) => lost.delete(offset) });
+      await publish(server, channel, 10);
+      await until(async () => (await cursor(server, channel, "phone")).offset === 10, `everything over ${transport} of ${namespace}`);
+      assert.deepEqual(handled, range(1, 10));
+      assert.equal(errors.length, 2, `${errors}`);
+      client.disconnect();
+    }
+  }
+  assert.ok(await server.metric("dunlin_redeliveries_total") >= 12, "they are counted");
+});
+
+await scenario("acks: a message that no delivery helps goes to the channel for such messages, and what follows goes on", async (t) => {
+  const server = await t.server({ config: "acks_again.toml", state: true, workers: 2 });
+  for (const namespace of ["again", "kept"]) {
+    const channel = `${namespace}:poison`;
+    const { handled, errors } = await device(t, server, "phone", channel, { fails: (offset) => offset === 2 });
+    await publish(server, channel, 4);
+    await until(async () => (await cursor(server, channel, "phone")).offset === 4, `what follows it in ${namespace}`);
+    assert.deepEqual([handled, errors.length], [[1, 3, 4], 3]);
+    const { publications } = await server.api("history", { channel: `dead:${namespace}`, limit: 10 });
+    assert.deepEqual(publications.map(({ data, tags }) => [data, tags]), [[{ n: 1 }, {
+      dead_letter_channel: channel, dead_letter_offset: "2", dead_letter_user: "ann", dead_letter_device: "phone", dead_letter_deliveries: "4",
+    }]]);
+  }
+});

@@ -3,9 +3,11 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import fs from "node:fs";
 import http from "node:http";
 import { createRequire } from "node:module";
 import net from "node:net";
+import os from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -53,8 +55,10 @@ class Stage {
     this.#endings.unshift(ending);
   }
 
-  async server(options) {
-    const server = new Server(options);
+  async server({ state = false, ...options }) {
+    const directory = state ? fs.mkdtempSync(path.join(os.tmpdir(), "dunlin-interop-")) : null;
+    if (directory) this.after(() => fs.rmSync(directory, { recursive: true }));
+    const server = new Server({ ...options, state: directory });
     this.servers.push(server);
     this.after(() => server.kill());
     await server.start();
@@ -161,9 +165,11 @@ export class Server {
   #ending = false;
   died = null;
 
-  /// `config`: a file of ../config, none for development mode; `configFile`: one that stands elsewhere.
-  constructor({ config = null, configFile = config && path.join(HERE, "../config", config), workers = 2 } = {}) {
+  /// `config`: a file of ../config, none for development mode; `configFile`: one that stands elsewhere; `state`: where it keeps
+  /// what outlives it.
+  constructor({ config = null, configFile = config && path.join(HERE, "../config", config), workers = 2, state = null } = {}) {
     this.configFile = configFile;
+    this.state = state;
     this.workers = workers;
     // These have the token.
     this.adminHeaders = ["admin.toml", "pusher.toml"].includes(config) ? { Authorization: "Bearer the-admin-token-of-the-interop-tests" } : {};
@@ -177,6 +183,7 @@ export class Server {
     assert(binary, "DUNLIN_BIN is not set; it names the dunlin to test");
     const flags = ["serve", "--client", `127.0.0.1:${this.clientPort}`, "--admin", `127.0.0.1:${this.adminPort}`, "--workers", String(this.workers)];
     if (this.configFile) flags.push("--config", this.configFile);
+    if (this.state) flags.push("--state", this.state);
     this.#ending = false;
     this.#process = spawn(binary, flags, { stdio: ["ignore", "pipe", "pipe"] });
     const process_ = this.#process;
@@ -228,6 +235,13 @@ export class Server {
   async get(path) {
     const answer = await exchange(this.clientPort, "GET", path);
     return { ...answer, json: () => JSON.parse(answer.text) };
+  }
+
+  /// The sum of a metric over workers.
+  async metric(name) {
+    const { text } = await exchange(this.adminPort, "GET", "/metrics", undefined, this.adminHeaders);
+    const lines = text.split("\n").filter((line) => line.startsWith(`${name} `) || line.startsWith(`${name}{`));
+    return lines.reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
   }
 
   /// What is wrong with the server itself: that it died, or that a worker had to begin anew.

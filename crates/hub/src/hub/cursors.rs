@@ -7,8 +7,8 @@ use crate::agent::EngineWaiterKind;
 use crate::command::HistoryFilter;
 use crate::config::Now;
 use crate::cursor::{
-    CursorJob, CursorOwner, CursorRequest, CursorRound, CursorState, CursorStep, RECORDS_KEPT,
-    StreamEnds, UserCursors,
+    CursorAction, CursorJob, CursorOwner, CursorRequest, CursorRound, CursorState, CursorStep,
+    RECORDS_KEPT, StreamEnds, UserCursors,
 };
 use crate::cursor_table::record_name;
 use crate::engine::{EngineId, EnginePublish, EngineRequest, Retention};
@@ -46,7 +46,8 @@ impl Hub {
             let (home, channel) = self.home_of(channel);
             let options = Arc::clone(options);
             self.request(home, Waiter::Cursor { token, home }, |request| {
-                let asked = CursorRequest { request, channel, options, owner, acked };
+                let action = acked.map_or(CursorAction::Read, CursorAction::Acknowledge);
+                let asked = CursorRequest { request, channel, options, owner, action };
                 HubMessageKind::Cursor(Box::new(asked))
             })
         });
@@ -129,14 +130,19 @@ impl Hub {
         let bytes_max =
             ack.bytes_max.map_or(usize::MAX, |all| all / usize::from(self.config.workers));
         let stored = match served {
-            Ok(state) if state.advanced => {
+            Ok((state, true)) => {
                 let stored = self.cursors.set((name, namespace), &cursors, (now_s, ack), bytes_max);
                 stored.map(|evicted| {
                     self.stats.cursors_evicted += evicted;
                     state
                 })
             }
-            served => served,
+            served => served.map(|(state, _)| state),
+        };
+        // A delivery that cannot be counted is one all the same.
+        let stored = match served {
+            Ok((state, _)) if !state.advanced => Ok(state),
+            _ => stored,
         };
         match stored {
             Ok(state) => self.finish_cursor(from, job, state),
@@ -266,11 +272,12 @@ impl Hub {
                 (from, job, state)
             })
             .collect();
-        let is_written = served.iter().any(|(.., state)| state.is_ok_and(|state| state.advanced));
+        let is_written =
+            served.iter().any(|(.., served)| served.is_ok_and(|(_, has_changed)| has_changed));
         let record = is_written.then(|| round.cursors.encode());
         for (from, job, state) in served {
             let state = match state {
-                Ok(state) => state,
+                Ok((state, _)) => state,
                 Err(error) => {
                     self.rounds.jobs -= 1;
                     self.fail_cursor(from, &job, error);
@@ -278,11 +285,11 @@ impl Hub {
                 }
             };
             // An acknowledgement that changes nothing may rest on one of this round.
-            match (&job, self.rounds.running.get_mut(name)) {
+            match (job, self.rounds.running.get_mut(name)) {
                 (CursorJob::Request(asked), Some(round)) if is_written => {
-                    round.answers.push((from, asked.request, state));
+                    round.answers.push((from, asked, state));
                 }
-                _ => {
+                (job, _) => {
                     self.rounds.jobs -= 1;
                     self.finish_cursor(from, job, state);
                 }
@@ -319,10 +326,9 @@ impl Hub {
         match result {
             Ok(_) => {
                 let Some(round) = self.rounds.running.get_mut(name) else { return };
-                for (from, request, state) in std::mem::take(&mut round.answers) {
+                for (from, asked, state) in std::mem::take(&mut round.answers) {
                     self.rounds.jobs -= 1;
-                    self.stats.acks += u64::from(state.advanced);
-                    self.reply(from, request, ReplyContent::Cursor(state));
+                    self.answer_cursor(from, &asked, state);
                 }
                 self.end_round(name);
             }
@@ -358,8 +364,8 @@ impl Hub {
     pub(super) fn fail_round(&mut self, name: &Arc<str>, error: Error) {
         let Some(round) = self.rounds.running.remove(name) else { return };
         self.rounds.jobs -= round.jobs.len() + round.next.len() + round.answers.len();
-        for (from, request, _) in round.answers {
-            self.reply(from, request, ReplyContent::Failed(error));
+        for (from, asked, _) in round.answers {
+            self.reply(from, asked.request, ReplyContent::Failed(error));
         }
         for (from, job) in round.jobs.into_iter().chain(round.next) {
             self.fail_cursor(from, &job, error);
@@ -370,15 +376,24 @@ impl Hub {
         self.reply(from, job.request(), ReplyContent::Failed(error));
     }
 
+    fn answer_cursor(&mut self, from: u8, asked: &CursorRequest, state: CursorState) {
+        if state.advanced {
+            self.stats.acks += 1;
+            self.tell_acked(&asked.channel, &asked.options, &asked.owner, state.acked.offset);
+        }
+        self.reply(from, asked.request, ReplyContent::Cursor(state));
+    }
+
     /// Answers a request, or goes on with a subscription.
     fn finish_cursor(&mut self, from: u8, job: CursorJob, state: CursorState) {
         match job {
-            CursorJob::Request(asked) => {
-                self.stats.acks += u64::from(state.advanced);
-                self.reply(from, asked.request, ReplyContent::Cursor(state));
-            }
+            CursorJob::Request(asked) => self.answer_cursor(from, &asked, state),
             CursorJob::Subscribe(mut asked) => {
-                let cursor = state.since();
+                let mut cursor = state.since();
+                if asked.options.ack.as_ref().is_some_and(|ack| state.is_exhausted(ack)) {
+                    // What cannot be delivered does not come again.
+                    cursor.offset += 1;
+                }
                 asked.since = Some(match asked.since {
                     // A poll goes on from where its client is, but for what is acknowledged.
                     Some(since) if since.epoch.accepts(cursor.epoch) => {
@@ -407,21 +422,29 @@ impl Hub {
     }
 }
 
-/// Carries out a request on cursors.
+/// Carries out a request on cursors. Returns where the cursor stands, and whether the record has changed.
 fn serve(
     cursors: &mut UserCursors,
     job: &CursorJob,
     ends: StreamEnds,
     (now_s, ack, was_reset): (u32, &AckOptions, bool),
-) -> Result<CursorState, Error> {
-    let acked = match job {
-        CursorJob::Request(asked) => asked.acked,
+) -> Result<(CursorState, bool), Error> {
+    let device = job.device();
+    let action = match job {
+        CursorJob::Request(asked) => Some(asked.action),
         CursorJob::Subscribe(_) => None,
     };
-    let device = job.device();
-    let advanced = match acked {
-        Some(acked) => cursors.acknowledge(device, acked, ends, (now_s, ack))?,
-        None => false,
-    };
-    Ok(CursorState { advanced, ..cursors.state(device, ends, was_reset) })
+    if let Some(CursorAction::Acknowledge(acked)) = action {
+        let advanced = cursors.acknowledge(device, acked, ends, (now_s, ack))?;
+        let state = cursors.state(device, ends, was_reset);
+        return Ok((CursorState { advanced, ..state }, advanced));
+    }
+    let state = cursors.state(device, ends, was_reset);
+    let is_delivered = action != Some(CursorAction::Read) && state.unread() > 0;
+    if ack.deliveries_max == 0 || !is_delivered {
+        return Ok((state, false));
+    }
+    let is_again = action == Some(CursorAction::Redeliver);
+    let has_changed = cursors.count_delivery(device, is_again, (now_s, ack));
+    Ok((cursors.state(device, ends, was_reset), has_changed))
 }

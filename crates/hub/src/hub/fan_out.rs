@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::Hub;
 use crate::channel::{
-    Channel, DELTA, EXCEPTED, FILTERED, JOIN_LEAVE, SKIPS_OWN_JOIN, SubscriptionState,
+    Channel, DELTA, EXCEPTED, FILTERED, JOIN_LEAVE, PAUSED, SKIPS_OWN_JOIN, SubscriptionState,
 };
 use crate::encode::{ENCODINGS_MAX, EncodingId, Outgoing};
 use crate::frame_log::{FrameKind, FrameLabel, Range};
@@ -95,7 +95,7 @@ impl Hub {
         }
         let estimate_bytes = publication.data().len() + name.len() + 256;
         let outgoing = &Outgoing::Publication { channel: name, publication };
-        let mask = FILTERED | DELTA | EXCEPTED;
+        let mask = FILTERED | DELTA | EXCEPTED | PAUSED;
         let plain =
             FanOut { outgoing, label, estimate_bytes, flags: 0, mask, repeats: false, paced };
         let incarnation = self.channels[at].incarnation;
@@ -109,7 +109,7 @@ impl Hub {
         let excepted = except.and_then(|session| self.except(at, session));
         self.fan_out(at, &plain);
         self.end_exception(excepted);
-        if self.filters.is_empty() && self.deltas.is_empty() {
+        if self.filters.is_empty() && self.deltas.is_empty() && self.in_flight.is_empty() {
             return;
         }
         // Subscribers beyond their limits may have been disconnected, and the channel removed with the last
@@ -122,6 +122,9 @@ impl Hub {
         }
         if is_alive(self) {
             self.fan_out_delta(at, &plain, publication);
+        }
+        if is_alive(self) && publication.offset() > 0 {
+            self.sent_to_subscribers(at, publication.offset());
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Hub;
 use super::fan_out::FanOut;
-use crate::channel::{BASED, DELTA, FILTERED};
+use crate::channel::{BASED, DELTA, FILTERED, PAUSED};
 use crate::encode::{Outgoing, Patch};
 use crate::filter_shares::FilterOwner;
 use crate::frame_log::FrameLabel;
@@ -70,7 +70,10 @@ impl Hub {
     ) {
         let Some(filters) = self.filters.get_mut(&at) else { return };
         filters.evaluate(publication.tags());
-        self.fan_out(at, &FanOut { mask: FILTERED, flags: FILTERED, repeats: true, ..*plain });
+        self.fan_out(
+            at,
+            &FanOut { mask: FILTERED | PAUSED, flags: FILTERED, repeats: true, ..*plain },
+        );
     }
 
     /// Fans out to subscribers with deltas. The delta is computed once; its base was sent to all of them.

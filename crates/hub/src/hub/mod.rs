@@ -8,6 +8,7 @@ mod fan_out;
 mod flush;
 mod forms;
 mod home;
+mod in_flight;
 mod members;
 mod operation;
 mod overflow;
@@ -51,6 +52,7 @@ use crate::filter_shares::FilterShares;
 use crate::frame_log::FrameLog;
 use crate::home_channel::HomeChannel;
 use crate::idempotency::Idempotency;
+use crate::in_flight::InFlight;
 use crate::labels::Labels;
 use crate::member_event::MemberEvent;
 use crate::message::{HubMessage, HubMessageKind, WaiterId};
@@ -128,6 +130,7 @@ pub struct Hub {
     engines: Engines,
     cursors: CursorTable,
     rounds: CursorRounds,
+    in_flight: InFlight,
 
     /// The filters of channels with subscribers that filter or use deltas.
     filters: HashMap<u32, ChannelFilters, RandomState>,
@@ -220,6 +223,7 @@ impl Hub {
             engines: Engines::new(config.requests_max),
             cursors: CursorTable::default(),
             rounds: CursorRounds::default(),
+            in_flight: InFlight::default(),
             filters: HashMap::default(),
             filter_shares: FilterShares::default(),
             deltas: HashMap::default(),
@@ -339,12 +343,14 @@ impl Hub {
         let stream_timer = self.stream_timers.peek().map(|Reverse((at, ..))| *at);
         let (keys, requests) = (self.idempotency.next_ms(), self.requests.sweep_ms());
         let engines = [self.engines.pending.sweep_ms(), self.engines.next_check_ms()];
-        let times = [retry, stream_timer, keys, requests, self.announcements.due_ms()];
+        let announcements = self.announcements.due_ms();
+        let times = [retry, stream_timer, keys, requests, announcements, self.in_flight.due_ms()];
         let times = times.into_iter().chain(engines);
         times.flatten().min()
     }
 
-    /// Expires history, streams, idempotency keys and requests, and announces joins and leaves.
+    /// Expires history, streams, idempotency keys and requests, announces joins and leaves, and sends again what was not
+    /// acknowledged.
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         self.idempotency.expire(now.ms);
@@ -355,6 +361,7 @@ impl Hub {
             self.fail_request(self.requests.id(key), Error::Timeout);
         }
         self.engines_timeout();
+        self.redeliver_due();
         self.run();
     }
 
@@ -382,6 +389,7 @@ impl Hub {
             history_bytes: self.history_bytes as u64,
             cursor_records: self.cursors.len(),
             cursor_bytes: self.cursors.bytes() as u64,
+            windows_full: self.in_flight.paused() as u64,
             filter_bytes: self.filter_shares.bytes() as u64,
             pending_memory_bytes: self.log.memory() as u64,
             pending_bytes: self.pending_bytes,
@@ -431,6 +439,9 @@ impl Hub {
             }
             HubMessageKind::Leave { channel, info, of_user } => {
                 self.deliver_leave(&channel, &info, of_user);
+            }
+            HubMessageKind::Acked { channel, owner, offset } => {
+                self.handle_acked(&channel, &owner, offset);
             }
             HubMessageKind::Gap { channel } => self.deliver_gap(&channel),
             HubMessageKind::Reply(reply) => self.handle_reply(from, reply.request, reply.content),

@@ -187,6 +187,12 @@ impl Hub {
         }
         let Some(waiter) = self.requests.take(request) else { return };
         let event = match (waiter, content) {
+            (Waiter::Delivery(pending), ReplyContent::Failed(error)) => {
+                return self.handle_delivery(pending, Err(error));
+            }
+            (Waiter::Delivery(pending), content) => {
+                return self.handle_delivery(pending, Ok(content));
+            }
             (
                 Waiter::Subscribe(pending),
                 ReplyContent::Subscribed { position, recovered, publications, members, cursor },
@@ -232,6 +238,7 @@ impl Hub {
     fn fail(&mut self, waiter: Waiter, error: Error) {
         let event = match waiter {
             Waiter::Subscribe(pending) => return self.fail_subscribe(&pending, error),
+            Waiter::Delivery(pending) => return self.handle_delivery(pending, Err(error)),
             Waiter::Publish { token, .. } => Event::Published { token, result: Err(error) },
             Waiter::History { token, .. } => Event::History { token, result: Err(error) },
             Waiter::Cursor { token, .. } => Event::Cursor { token, result: Err(error) },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Hub;
 use crate::channel::{
     Channel, DELTA, FILTERED, GRANTED, JOIN_LEAVE, JOIN_LEAVE_GRANTED, LISTED, OF_CONNECTION,
-    SERVER_SIDE, SKIPS_OWN_JOIN, Subscriber, Subscription, SubscriptionState,
+    SERVER_SIDE, SKIPS_OWN_JOIN, SUBSCRIPTIONS_MAX, Subscriber, Subscription, SubscriptionState,
 };
 use crate::channel_event::{ChannelEvent, UnsubscribeCause};
 use crate::code;
@@ -150,8 +150,8 @@ impl Hub {
             None => self.insert_channel(name, options, self.sessions[slot].owner)?,
         };
         let record = Subscription::new(slot, flags, channel, self.sessions[slot].subscription);
-        let Ok(subscription) = self.subscriptions.insert(record, NONE) else {
-            unreachable!("indices below NONE outnumber all subscriptions")
+        let Ok(subscription) = self.subscriptions.insert(record, SUBSCRIPTIONS_MAX) else {
+            return Err(Error::LimitExceeded);
         };
         let mut pending = Some(PendingSubscribe {
             token,
@@ -343,6 +343,7 @@ impl Hub {
                     channel.subscribers.shrink_to(channel.subscribers.len() * 2);
                 }
                 self.end_forms(subscription.channel, at, ended.flags());
+                self.in_flight.remove(subscription.channel, at);
             }
             SubscriptionState::Detached => channel.pending -= 1,
             SubscriptionState::Pending { key } => {
@@ -448,16 +449,18 @@ impl Hub {
     fn establish(
         &mut self,
         pending: PendingSubscribe,
-        position: StreamPosition,
-        recovered: Recovered,
+        mut position: StreamPosition,
+        mut recovered: Recovered,
     ) {
-        let Recovered { recovered, mut publications, members, cursor } = recovered;
         let PendingSubscribe { token, session, subscription, mode, .. } = pending;
         let record = self.subscriptions[subscription];
         let (slot, at) = (record.slot(), record.channel);
         if mode.was_recovering {
-            let counter =
-                if recovered { &mut self.stats.recovered } else { &mut self.stats.unrecovered };
+            let counter = if recovered.recovered {
+                &mut self.stats.recovered
+            } else {
+                &mut self.stats.unrecovered
+            };
             *counter += 1;
         }
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
@@ -467,7 +470,7 @@ impl Hub {
             | flag(mode.delta, DELTA)
             | flag(mode.filter.is_some(), FILTERED);
         if let Some(filter) = mode.filter {
-            publications.retain(|publication| filter.admits(publication.tags()));
+            recovered.publications.retain(|publication| filter.admits(publication.tags()));
             self.begin_filter(at, subscription, filter);
         }
         if mode.delta {
@@ -482,6 +485,10 @@ impl Hub {
         self.subscriptions[subscription].state = SubscriptionState::Established { index }.into();
         channel.subscribers.push(Subscriber::new(subscription, flags, encoding, slot));
         let name = Arc::clone(&channel.name);
+        if let Some(device) = mode.device {
+            self.begin_delivery(subscription, device, &mut position, &mut recovered);
+        }
+        let Recovered { recovered, publications, members, cursor } = recovered;
         if self.channel_event_filter.subscriptions && !self.sessions[slot].is(POLL) {
             let user = self.users.name(self.sessions[slot].user).into();
             let channel = Arc::clone(&name);

@@ -140,6 +140,10 @@ kinds! {
     CommandRefused, DEBUG, "dunlin::client", "command_refused", "a command was refused";
     /// The server has ended a subscription.
     Unsubscribed, DEBUG, "dunlin::client", "unsubscribed", "a subscription was ended";
+    /// A message was not acknowledged, and went to the channel for such messages.
+    DeadLetter, INFO, "dunlin::acks", "dead_letter", "a message was delivered as often as it may be";
+    /// It could not be put there.
+    DeadLetterFailed, WARN, "dunlin::acks", "dead_letter_failed", "a message that cannot be delivered stays where it is";
     /// A call of the server API, or a command of one, was answered with an error.
     ApiRefused, DEBUG, "dunlin::api", "api_refused", "a command of the server API was refused";
     /// A client has sent a command.

@@ -75,6 +75,10 @@ metrics! {
     CursorBytes, Gauge, "cursor_bytes", "Bytes of these cursors.";
     CursorsExpired, Counter, "cursors_expired_total", "Cursors of devices that had not acknowledged for `ack_ttl_ms`.";
     CursorsEvicted, Counter, "cursors_evicted_total", "Users' cursors in a channel in memory given up for others: `ack_bytes_max` is reached.";
+    Redelivered, Counter, "redeliveries_total", "Messages sent again because they were not acknowledged within `ack_timeout_ms`.";
+    WindowsFull, Gauge, "ack_windows_full", "Subscriptions that wait for an acknowledgement, or catch up, before they are sent what is new.";
+    DeadLetters, Counter, "dead_letters_total", "Messages that were not acknowledged after `ack_deliveries_max` deliveries, and went to `ack_dead_letter`.";
+    DeadLettersFailed, Counter, "dead_letters_failed_total", "Attempts to put such a message there that failed: it stays where it is.";
     Polls, Counter, "polls_total", "Long-poll requests.";
     Restarts, Counter, "worker_restarts_total", "Times this worker restarted after a panic.";
     Turns, Counter, "loop_turns_total", "Turns of the event loop.";

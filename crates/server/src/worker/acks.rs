@@ -73,7 +73,7 @@ impl Clients {
                 turn.core.api_answers.push_back((place, answer));
             }
             (AckBy::Poll { session }, Err(error)) => self.poll_failed(turn, session, error),
-            (AckBy::Poll { .. }, Ok(_)) => {}
+            (AckBy::Poll { .. }, Ok(_)) | (AckBy::Nobody, _) => {}
         }
     }
 }

@@ -70,6 +70,7 @@ impl Clients {
                 turn.core.reply_refusal(session, id, &error.into());
             }
             Pending::Ack(ref ack) => self.acknowledged(turn, ack, Err(error)),
+            Pending::DeadLetter(ref letter) => self.dead_letter_failed(turn, letter, error),
             Pending::Pusher { session } => self.pusher_failed(turn.core, session, error),
             Pending::PusherSignIn { session, .. } => self.sign_in_failed(turn, session),
             Pending::MemberList(ref request) => {

@@ -9,7 +9,7 @@ use dunlin_protocol::centrifuge::{Disconnect, DisconnectCode, Reply, SubscribeRe
 
 use super::acks::with_cursor;
 use super::clients::Clients;
-use super::parts::Pending;
+use super::parts::{DeadLetter, Pending};
 use super::turn::{Core, Turn};
 use crate::api::{ApiError, CommandOutcome};
 use crate::limits::budget::Work;
@@ -51,6 +51,10 @@ impl Clients {
                 }
                 Event::Expires { session, channel, expire_at_s } => {
                     self.sessions.renew_grant(turn, session, &channel, Some(expire_at_s));
+                }
+                Event::Undeliverable { channel, owner, position, deliveries } => {
+                    let letter = DeadLetter { channel, owner, position, deliveries };
+                    self.undeliverable(turn, letter);
                 }
                 // The hub has sent the client a push.
                 Event::Unsubscribed { .. } => self.unsubscribed(turn, event),
@@ -115,6 +119,9 @@ impl Clients {
             }
             (Pending::Ack(ack), Event::Cursor { result, .. }) => {
                 self.acknowledged(turn, &ack, result);
+            }
+            (Pending::DeadLetter(letter), event) => {
+                self.dead_letter_answered(turn, *letter, event);
             }
             (Pending::Pusher { session }, event) => self.pusher_answered(turn.core, session, event),
             (Pending::PusherSignIn { session, user_data }, event) => {

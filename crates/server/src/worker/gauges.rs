@@ -42,6 +42,8 @@ impl Worker<'_> {
             (Metric::Cursors, hub.cursor_records),
             (Metric::CursorBytes, hub.cursor_bytes),
             (Metric::CursorsExpired, hub.cursors_expired),
+            (Metric::Redelivered, hub.redelivered),
+            (Metric::WindowsFull, hub.windows_full),
             (Metric::CursorsEvicted, hub.cursors_evicted),
             (Metric::EngineChannels, hub.engine_channels),
             (Metric::EngineHeldBytes, hub.engine_held_bytes),

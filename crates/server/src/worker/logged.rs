@@ -10,7 +10,7 @@ use dunlin_protocol::centrifuge::{Command, Disconnect, Error};
 use dunlin_protocol::{Encoding, Format};
 
 use super::link::Link;
-use super::parts::{FastMap, ProxyCall};
+use super::parts::{DeadLetter, FastMap, ProxyCall};
 use super::reply::PlainResponse;
 use super::routes::origin_of;
 use super::turn::{Core, Turn};
@@ -261,6 +261,21 @@ impl Core<'_> {
         if self.is_heard(Kind::Publication) {
             let entry = session.map(|session| self.entry_of_session(session)).unwrap_or_default();
             self.tell(Kind::Publication, Entry { channel, bytes: Some(bytes as u64), ..entry });
+        }
+    }
+
+    /// A message that cannot be delivered was put elsewhere; `why` it was not.
+    pub(super) fn dead_letter(&self, letter: &DeadLetter, why: &str) {
+        let kind = if why.is_empty() { Kind::DeadLetter } else { Kind::DeadLetterFailed };
+        if self.is_heard(kind) {
+            let offset = letter.position.offset;
+            let (deliveries, device) = (letter.deliveries, &letter.owner.device);
+            let reason = match why {
+                "" => format!("offset {offset}, {deliveries} deliveries to device {device:?}"),
+                why => format!("offset {offset}: {why}"),
+            };
+            let (channel, user) = (&*letter.channel, &*letter.owner.user);
+            self.tell(kind, Entry { channel, user, reason: &reason, ..Entry::default() });
         }
     }
 

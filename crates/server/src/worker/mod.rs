@@ -37,6 +37,7 @@ mod command_timer;
 mod completion;
 mod connect;
 mod connections;
+mod dead_letters;
 mod deadlines;
 mod deciders;
 mod drain;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dunlin_hub::{
-    AckOptions, ChannelOptions, CursorOwner, CursorState, Epoch, Error, SessionId, StreamPosition,
-    SubscribeOptions,
+    AckOptions, ChannelOptions, CursorOwner, CursorState, Epoch, Error, Event, SessionId,
+    StreamPosition, SubscribeOptions,
 };
 use proptest::prelude::*;
 
@@ -21,7 +21,20 @@ fn options(namespace: &str, ack: AckOptions) -> Arc<ChannelOptions> {
 }
 
 fn by_device() -> AckOptions {
-    AckOptions { by_user: false, ttl_ms: 600_000, devices_max: 3, bytes_max: None }
+    AckOptions {
+        by_user: false,
+        ttl_ms: 600_000,
+        devices_max: 3,
+        bytes_max: None,
+        timeout_ms: 0,
+        window: 0,
+        deliveries_max: 0,
+    }
+}
+
+/// Messages come again after ten seconds, and at most `window` are in flight.
+fn again(window: u32) -> AckOptions {
+    AckOptions { timeout_ms: 10_000, window, ..by_device() }
 }
 
 fn cursor_of(user: &str, device: &str) -> SubscribeOptions {
@@ -81,6 +94,48 @@ impl Inbox {
         let place = (self.turn % self.nodes, (self.turn / 2 % 2) as u8);
         let options = Arc::clone(&self.options);
         self.fleet.cursor(place, (CHANNEL, &options), ("ada", device), Some(acked))
+    }
+
+    /// The offsets that a session was sent since it was last asked for.
+    fn sent(&mut self, (node, session): (usize, SessionId)) -> Vec<u64> {
+        self.fleet.settle();
+        let text = self.fleet.nodes[node].read(session);
+        let offset =
+            |line: &str| line.strip_prefix("pub inbox:ada ")?.split(' ').next()?.parse().ok();
+        text.lines().filter_map(offset).collect()
+    }
+
+    /// The positions that were reported as undeliverable.
+    fn undeliverable(&mut self) -> Vec<(u64, u8)> {
+        let mut all = Vec::new();
+        for node in &mut self.fleet.nodes {
+            for (_, event) in node
+                .events
+                .extract_if(.., |(_, event)| matches!(event, Event::Undeliverable { .. }))
+            {
+                let Event::Undeliverable { owner, position, deliveries, .. } = event else {
+                    continue;
+                };
+                assert_eq!(&*owner.user, "ada");
+                all.push((position.offset, deliveries));
+            }
+        }
+        all
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 1_000 {
+            self.fleet.pass(1_000);
+            self.fleet.settle();
+        }
+    }
+
+    /// Acknowledges on the node of the connection, as its client does.
+    fn ack_here(&mut self, node: usize, offset: u64) {
+        let options = Arc::clone(&self.options);
+        let whose = ("ada", "phone");
+        let acked = self.fleet.cursor((node, 1), (CHANNEL, &options), whose, Some(at(offset)));
+        acked.expect("acknowledged");
     }
 
     fn unread(&mut self, device: &str) -> CursorState {
@@ -209,6 +264,153 @@ fn acknowledgements_of_an_engine_that_is_silent_fail_and_the_next_ones_do_not() 
     inbox.fleet.settle();
     let acked = inbox.fleet.cursor((1, 0), (CHANNEL, &options), ("ada", "a"), Some(at(2)));
     assert_eq!(acked.map(|state| state.acked.offset), Ok(2));
+}
+
+#[test]
+fn message_without_acknowledgement_comes_again_on_the_living_connection() {
+    for place in PLACES {
+        let mut inbox = Inbox::new(place, again(0));
+        inbox.publish(1);
+        let (node, session, first, _) = inbox.connect("phone");
+        let to = (node, session);
+        assert_eq!((first, inbox.sent(to)), (vec![1], vec![]));
+        inbox.publish(2);
+        assert_eq!(inbox.sent(to), [2, 3]);
+        inbox.pass(9_000);
+        assert_eq!(inbox.sent(to), [0u64; 0], "it has ten seconds");
+        inbox.pass(2_000);
+        assert_eq!(inbox.sent(to), [1, 2, 3], "all that is not acknowledged, in order");
+        inbox.ack("phone", at(2)).expect("acknowledged");
+        inbox.pass(11_000);
+        assert_eq!(inbox.sent(to), [3], "{place:?}");
+        inbox.ack("phone", at(3)).expect("acknowledged");
+        inbox.pass(60_000);
+        assert_eq!(inbox.sent(to), [0u64; 0], "nothing is in flight");
+        inbox.publish(1);
+        assert_eq!(inbox.sent(to), [4]);
+    }
+}
+
+#[test]
+fn subscriber_is_sent_no_more_than_its_window_until_it_acknowledges() {
+    for place in PLACES {
+        let mut inbox = Inbox::new(place, again(3));
+        inbox.publish(5);
+        let (node, session, first, cursor) = inbox.connect("phone");
+        let to = (node, session);
+        assert_eq!((first, cursor.unread()), (vec![1, 2, 3], 5), "{place:?}");
+        inbox.publish(2);
+        assert_eq!(inbox.sent(to), [0u64; 0], "the window is full");
+        inbox.ack_here(node, 1);
+        assert_eq!(inbox.sent(to), [4]);
+        inbox.ack_here(node, 4);
+        assert_eq!(inbox.sent(to), [5, 6, 7]);
+        inbox.ack_here(node, 7);
+        inbox.publish(4);
+        assert_eq!(inbox.sent(to), [8, 9, 10], "with all others, up to the window");
+        inbox.pass(11_000);
+        assert_eq!(inbox.sent(to), [8, 9, 10], "again, and no more");
+        inbox.ack_here(node, 10);
+        assert_eq!(inbox.sent(to), [11]);
+    }
+}
+
+#[test]
+fn backlog_beyond_a_recovery_comes_by_windows_and_needs_no_reading() {
+    for place in PLACES {
+        let mut inbox = Inbox::new(place, again(40));
+        inbox.options =
+            Arc::new(ChannelOptions { recovery_publications_max: 10, ..(*inbox.options).clone() });
+        inbox.publish(95);
+        let (node, session, mut sent, _) = inbox.connect("phone");
+        assert_eq!(sent, [0u64; 0], "more than one recovery may have");
+        sent = inbox.sent((node, session));
+        while let Some(&last) = sent.last().filter(|&&last| last < 95) {
+            inbox.ack_here(node, last);
+            let more = inbox.sent((node, session));
+            assert!((1..=40).contains(&more.len()), "{place:?}: {more:?}");
+            sent.extend(more);
+        }
+        assert_eq!(sent, (1..=95).collect::<Vec<_>>(), "{place:?}");
+    }
+}
+
+#[test]
+fn message_delivered_as_often_as_it_may_be_is_reported_and_then_left_out() {
+    for place in PLACES {
+        let mut inbox = Inbox::new(place, AckOptions { deliveries_max: 3, ..again(0) });
+        inbox.publish(1);
+        // It ends the client each time: the count is the cursor's, and not the connection's.
+        for _ in 0..2 {
+            let (node, session, first, _) = inbox.connect("phone");
+            assert_eq!(first, [1]);
+            inbox.leave((node, session));
+        }
+        let (node, session, first, _) = inbox.connect("phone");
+        let to = (node, session);
+        inbox.publish(1);
+        assert_eq!((first, inbox.sent(to), inbox.undeliverable()), (vec![1], vec![2], vec![]));
+        inbox.pass(11_000);
+        assert_eq!(inbox.undeliverable(), [(1, 4)], "{place:?}");
+        assert_eq!(inbox.sent(to), [2], "what follows it comes again");
+        inbox.pass(10_000);
+        assert_eq!(inbox.undeliverable(), [(1, 4)], "until somebody acknowledges it");
+        inbox.sent(to);
+        let (_, _, first, _) = inbox.connect("phone");
+        assert_eq!((first, inbox.undeliverable()), (vec![2], vec![(1, 4)]));
+        inbox.ack("phone", at(1)).expect("acknowledged");
+        assert_eq!(inbox.unread("phone").deliveries, 0);
+        inbox.pass(11_000);
+        assert_eq!((inbox.undeliverable(), inbox.sent(to)), (vec![], vec![2]));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Against a model: a client that acknowledges some of what it has, and loses some of what it is sent, has everything in the
+    /// end, in order, and has never more in flight than its window.
+    #[test]
+    fn client_that_loses_messages_has_all_of_them_in_the_end_and_never_more_than_its_window(
+        place in 0..PLACES.len(),
+        window in 1..8u32,
+        steps in proptest::collection::vec((0..3usize, any::<bool>(), 0..=100u64), 1..40),
+    ) {
+        let mut inbox = Inbox::new(PLACES[place], again(window));
+        let (node, session, _, _) = inbox.connect("phone");
+        let (mut top, mut handled, mut acked) = (0u64, 0u64, 0u64);
+        let mut step = |inbox: &mut Inbox, count: usize, loses: bool, share: u64| {
+            inbox.publish(count);
+            top += count as u64;
+            for offset in inbox.sent((node, session)) {
+                assert!(offset <= acked + u64::from(window), "{offset} with {acked} acknowledged");
+                // It handles them in order: what follows one that it has lost waits for it.
+                if !loses && offset == handled + 1 {
+                    handled = offset;
+                }
+            }
+            let next = acked + (handled - acked) * share / 100;
+            if next > acked {
+                acked = next;
+                inbox.ack_here(node, acked);
+            }
+            (top, acked)
+        };
+        for (count, loses, share) in steps {
+            step(&mut inbox, count, loses, share);
+            if loses {
+                inbox.pass(4_000);
+            }
+        }
+        for _ in 0..100 {
+            let (top, acked) = step(&mut inbox, 0, false, 100);
+            if acked == top {
+                return Ok(());
+            }
+            inbox.pass(3_000);
+        }
+        prop_assert!(false, "something never came again");
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -57,7 +57,9 @@ pub(super) use self::grants::{Grant, GrantKey, GrantSource, GrantToken, Grants};
 pub(super) use self::heartbeat::{Heartbeat, TokenFacts, first_ping_ms};
 pub(super) use self::large_answers::LargeAnswers;
 pub(super) use self::peer_addresses::PeerAddresses;
-pub(super) use self::pending::{AckBy, CommandPlace, Pending, PendingAck, PendingRequests};
+pub(super) use self::pending::{
+    AckBy, CommandPlace, DeadLetter, Pending, PendingAck, PendingRequests,
+};
 pub(super) use self::polls::{Missed, Poll, PollStep, Polls};
 pub(super) use self::proxy_calls::{
     ForwardedData, ForwardedFields, ForwardedTable, ProxyCall, ProxyCalls,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dunlin_bus::{RequestId, RequestTable};
-use dunlin_hub::{MemberListRequest, SessionId};
+use dunlin_hub::{CursorOwner, MemberListRequest, SessionId, StreamPosition};
 
 use super::CallId;
 
@@ -35,6 +35,8 @@ pub(crate) enum Pending {
     Api(CommandPlace),
     /// An acknowledgement, or a request for a cursor.
     Ack(Box<PendingAck>),
+    /// A message that cannot be delivered: it is read, then published elsewhere.
+    DeadLetter(Box<DeadLetter>),
     /// A subscription of a long-poll, or the page of history that replaces it.
     Poll { session: SessionId, channel: Arc<str> },
 }
@@ -53,6 +55,16 @@ pub(crate) struct PendingAck {
     pub(crate) by_user: bool,
 }
 
+/// A message that was delivered as often as it may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeadLetter {
+    pub(crate) channel: Arc<str>,
+    /// Whose cursor stands before it.
+    pub(crate) owner: CursorOwner,
+    pub(crate) position: StreamPosition,
+    pub(crate) deliveries: u8,
+}
+
 /// Who is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckBy {
@@ -61,6 +73,8 @@ pub(crate) enum AckBy {
         id: u32,
     },
     Api(CommandPlace),
+    /// The server acknowledges for a device.
+    Nobody,
     /// A poll, only if it fails.
     Poll {
         session: SessionId,
