@@ -115,7 +115,7 @@ settings! {
         /// Most messages that a subscriber is sent before it acknowledges; the others wait in the history. 0: no limit. Needs
         /// `ack_timeout_ms`.
         #[schemars(range(max = 1_000))]
-        pub ack_window: u32 => Read,
+        pub ack_in_flight_max: u32 => Read,
         /// How often a message is delivered to a device that does not acknowledge it. Then it goes to `ack_dead_letter`, and
         /// the device gets what follows. 0: as often as needed.
         #[schemars(range(max = 254))]
@@ -219,7 +219,7 @@ impl Default for ChannelOptions {
             ack_devices_max: 16,
             ack_bytes_max: 67_108_864,
             ack_timeout_ms: 0,
-            ack_window: 0,
+            ack_in_flight_max: 0,
             ack_deliveries_max: 0,
             ack_dead_letter: None,
             presence: false,

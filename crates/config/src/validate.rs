@@ -460,9 +460,9 @@ pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut Config
     if (1..1_000).contains(&again) {
         push("ack_timeout_ms", "messages would come again before they are handled", "1000 or more");
     }
-    if options.ack_window > 0 && again == 0 {
+    if options.ack_in_flight_max > 0 && again == 0 {
         let why = "a lost acknowledgement would stop the subscriber for ever";
-        push("ack_window", why, "set `ack_timeout_ms` too");
+        push("ack_in_flight_max", why, "set `ack_timeout_ms` too");
     }
     match (options.ack_deliveries_max, &options.ack_dead_letter) {
         (1.., None) => {

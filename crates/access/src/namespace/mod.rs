@@ -189,7 +189,7 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
             bytes_max: (rules.ack_bytes_max > 0)
                 .then(|| usize::try_from(rules.ack_bytes_max).unwrap_or(usize::MAX)),
             timeout_ms: rules.ack_timeout_ms,
-            window: rules.ack_window,
+            window: rules.ack_in_flight_max,
             deliveries_max: u8::try_from(rules.ack_deliveries_max).unwrap_or(u8::MAX - 1),
         }),
     }
