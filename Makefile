@@ -1,6 +1,6 @@
 # Thin: the targets call scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help serve test bench abuse chaos lint loom miri interop conformance docs build tools dist clean
+.PHONY: help serve test bench abuse chaos soak lint loom miri interop conformance docs build tools dist clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@
@@ -19,6 +19,9 @@ abuse: ## Attack a server, and say what its ordinary clients notice; writes docs
 
 chaos: ## Let nodes, servers and links fail while clients move between nodes; as in ARGS="--layout nats --duration 10m"
 	@scripts/chaos $(ARGS)
+
+soak: ## What must run for long: kills by the thousand, fuzzing, chaos in each layout; parts as in ARGS="kills fuzz"
+	@scripts/soak $(ARGS)
 
 lint: ## Format, clippy and rustdoc without a warning
 	@scripts/test format lint docs
