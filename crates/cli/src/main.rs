@@ -12,6 +12,7 @@ mod log_writer;
 #[cfg(feature = "programs")]
 mod program;
 mod push;
+mod reference;
 mod serve;
 mod style;
 mod token;
@@ -85,6 +86,9 @@ enum Command {
         /// The directory
         directory: std::path::PathBuf,
     },
+    /// Print the page of all commands and flags
+    #[command(hide = true)]
+    Reference,
 }
 
 fn main() -> ExitCode {
@@ -119,6 +123,7 @@ fn main() -> ExitCode {
         Command::Man { directory } => {
             clap_mangen::generate_to(Dunlin::command(), directory).map_err(Into::into)
         }
+        Command::Reference => style::print(&reference::page(Dunlin::command())),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

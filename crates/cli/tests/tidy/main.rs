@@ -152,6 +152,24 @@ fn generated_pages_are_current() {
     let repository = Repository::read();
     let page = repository.text("docs/CONFIGURATION.md");
     assert!(page == docs::markdown(), "docs/CONFIGURATION.md is not current; run `make docs`");
+    let mut dunlin = std::process::Command::new(env!("CARGO_BIN_EXE_dunlin"));
+    let commands = String::from_utf8(dunlin.arg("reference").output().unwrap().stdout).unwrap();
+    let page = repository.text("docs/reference/command-line.md").trim_end();
+    assert!(
+        page == commands.trim_end(),
+        "docs/reference/command-line.md is not current; run `make docs`"
+    );
+}
+
+#[test]
+fn every_page_of_the_docs_is_in_the_summary() {
+    let repository = Repository::read();
+    let summary = repository.text("docs/SUMMARY.md");
+    let listed: Vec<_> =
+        summary.split("](").skip(1).filter_map(|of| of.split(')').next()).collect();
+    let pages = repository.ending(".md").filter_map(|(name, _)| name.strip_prefix("docs/"));
+    let missing = pages.filter(|page| *page != "SUMMARY.md" && !listed.contains(page));
+    report(&missing.map(|page| format!("docs/SUMMARY.md lacks {page}")).collect::<Vec<_>>());
 }
 
 /// What examples have in the place of a secret.
