@@ -11,6 +11,24 @@ use std::path::PathBuf;
 use dunlin_load::{Context, Error, ExitStatus, say};
 
 const TEMPLATE: &str = include_str!("../../page.md");
+/// The figures of the README, between these two lines.
+const FIGURES: &str = include_str!("../../readme.md");
+const BEGIN: &str = "<!-- figures -->\n";
+const END: &str = "<!-- end of figures -->\n";
+
+/// Returns a README with the figures of the results.
+///
+/// # Errors
+/// It has no place for them.
+fn with_figures(readme: &str, results: &serde_json::Value) -> Result<String, Error> {
+    let figures = render::render(FIGURES, results)?;
+    let place =
+        readme.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
+    let (head, tail) = place.ok_or_else(|| {
+        Error::new(format!("the README has no lines {} and {}", BEGIN.trim(), END.trim()))
+    })?;
+    Ok(format!("{head}{BEGIN}{}\n{END}{tail}", figures.trim()))
+}
 
 /// Options of `dunlin bench page`.
 #[derive(Debug, clap::Args)]
@@ -21,6 +39,9 @@ pub struct Page {
     /// The page to write; it must lie beside the directory of the results
     #[arg(long, default_value = "docs/BENCHMARKS.md")]
     out: PathBuf,
+    /// The README whose table of figures is written; without one none is
+    #[arg(long)]
+    readme: Option<PathBuf>,
 }
 
 pub(crate) fn run(options: &Page) -> Result<ExitStatus, Error> {
@@ -34,6 +55,11 @@ pub(crate) fn run(options: &Page) -> Result<ExitStatus, Error> {
         write(options.results.join(&plot.file), &plot.draw()?)?;
     }
     write(options.out.clone(), &page.text)?;
+    if let Some(readme) = &options.readme {
+        let text =
+            fs::read_to_string(readme).context(format!("cannot read {}", readme.display()))?;
+        write(readme.clone(), &with_figures(&text, &results)?)?;
+    }
     say(format!("wrote {}", options.out.display()));
     Ok(ExitStatus::Passed)
 }
@@ -46,8 +72,11 @@ mod tests {
     fn a_page_is_written_from_whatever_results_there_are() {
         let directory = std::env::temp_dir().join(format!("dunlin-page-{}", std::process::id()));
         fs::create_dir_all(directory.join("benchmarks")).unwrap();
-        let options =
-            Page { results: directory.join("benchmarks"), out: directory.join("BENCHMARKS.md") };
+        let options = Page {
+            results: directory.join("benchmarks"),
+            out: directory.join("BENCHMARKS.md"),
+            readme: None,
+        };
         run(&options).unwrap();
         let empty = fs::read_to_string(&options.out).unwrap();
         assert!(empty.contains("not measured yet"), "{empty}");
@@ -114,6 +143,9 @@ mod tests {
             page.text == fs::read_to_string(docs.join("BENCHMARKS.md")).unwrap(),
             "run scripts/bench/run page"
         );
+        let readme = fs::read_to_string(docs.join("../README.md")).unwrap();
+        assert!(with_figures(&readme, &results).unwrap() == readme, "run scripts/bench/run page");
+        assert!(with_figures("# Dunlin", &results).is_err());
         for plot in page.plots {
             let drawn = fs::read_to_string(docs.join("benchmarks").join(&plot.file)).unwrap();
             assert!(drawn == plot.draw().unwrap(), "{}: run scripts/bench/run page", plot.file);
