@@ -1,7 +1,7 @@
 //! `dunlin program`: what one who writes a program needs, without a server.
 
 use std::ffi::OsString;
-use std::io::{BufRead, stdin};
+use std::io::{BufRead, Read, stdin};
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
@@ -26,19 +26,27 @@ pub(crate) enum Command {
         #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
         files: Vec<PathBuf>,
     },
-    /// Ask a hook of a program about events, and print its decisions as JSON
+    /// Ask a hook of a program about events, and print its decisions as JSON; or pass the standard input to a protocol, and print what the
+    /// client is sent
     Run {
         /// The program
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// connect, subscribe, publish, rpc, refresh or sub_refresh
-        #[arg(value_parser = hook)]
-        hook: Hook,
+        /// connect, subscribe, publish, rpc, refresh or sub_refresh; frame: the bytes of one client
+        #[arg(value_parser = asked)]
+        hook: Asked,
         /// The event, as in '{"user":"ann","channel":"chat","data":"hello"}'; without it, one on each line of the standard input
         event: Option<String>,
     },
     /// Print the type definitions of what a program can use, for editors
     Types,
+}
+
+/// What a program is run for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Asked {
+    Hook(Hook),
+    Frames,
 }
 
 impl Command {
@@ -52,9 +60,12 @@ impl Command {
     }
 }
 
-fn hook(name: &str) -> Result<Hook, String> {
-    Hook::of(name)
-        .ok_or_else(|| "it is connect, subscribe, publish, rpc, refresh or sub_refresh".to_owned())
+fn asked(name: &str) -> Result<Asked, String> {
+    let hook = Hook::of(name).map(Asked::Hook).or((name == "frame").then_some(Asked::Frames));
+    hook.ok_or_else(|| {
+        "it is connect, subscribe, publish, rpc, refresh or sub_refresh, or frame for a protocol"
+            .to_owned()
+    })
 }
 
 /// Reads and compiles a program. It has the name of its file.
@@ -71,7 +82,10 @@ fn check(files: &[PathBuf]) -> Result<(), CliError> {
     for file in files {
         let code = code(file)?;
         let hooks = Hook::ALL.into_iter().filter(|hook| code.defines(*hook));
-        let hooks: Vec<&str> = hooks.map(Hook::name).collect();
+        let mut hooks: Vec<&str> = hooks.map(Hook::name).collect();
+        if code.speaks() {
+            hooks.push("a protocol");
+        }
         style::print(&format!("{}: {}\n", file.display(), hooks.join(", ")))?;
     }
     Ok(())
@@ -116,8 +130,28 @@ fn tests_of(file: &Path) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn run(file: &Path, hook: Hook, event: Option<String>) -> Result<(), CliError> {
+/// Passes the standard input to a protocol, as the bytes of one client.
+fn run_protocol(code: &Code, file: &Path) -> Result<(), CliError> {
+    if !code.speaks() {
+        return Err(format!("{} has no function `frame`", file.display()).into());
+    }
+    let mut input = Vec::new();
+    stdin().lock().read_to_end(&mut input)?;
+    let exchange = suite::exchange(code, &input, Limits::default())?;
+    log(&exchange.log)?;
+    style::print_bytes(&exchange.sent)?;
+    match exchange.closed {
+        Some(reason) => Err(format!("the program has closed the connection: {reason}").into()),
+        None => Ok(()),
+    }
+}
+
+fn run(file: &Path, asked: Asked, event: Option<String>) -> Result<(), CliError> {
     let code = code(file)?;
+    let hook = match asked {
+        Asked::Hook(hook) => hook,
+        Asked::Frames => return run_protocol(&code, file),
+    };
     if !code.defines(hook) {
         return Err(format!("{} has no function `{}`", file.display(), hook.name()).into());
     }

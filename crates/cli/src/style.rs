@@ -42,6 +42,14 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
     Ok(())
 }
 
+/// The same of bytes that need not be text.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()?;
+    Ok(())
+}
+
 /// `error: ...` on standard error, a line for each cause.
 pub(crate) fn error(error: &dyn Error) {
     anstream::eprintln!("{} {error}", paint(BAD, "error:"));

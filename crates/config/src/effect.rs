@@ -120,6 +120,7 @@ impl Effects {
         Effect::Tenants,
         Effect::SubscriptionTokens,
         Effect::Permissions,
+        Effect::Programs,
     ]);
 
     /// Builds a set.

@@ -258,6 +258,9 @@ fn kept_by_engines(config: &Config, errors: &mut ConfigErrors) {
 /// The most programs: each has a machine on each worker.
 const PROGRAMS_MAX: usize = 64;
 
+/// A path of clients that no program may have.
+const EMULATION: &str = "/emulation";
+
 fn programs(config: &Config, errors: &mut ConfigErrors) {
     if config.programs.len() > PROGRAMS_MAX {
         let message =
@@ -274,6 +277,22 @@ fn program(path: &Path, program: &Program, errors: &mut ConfigErrors) {
     if program.on_error == OnError::Unset {
         let fix = "set it to \"deny\" or to \"allow\"";
         errors.add(path.join("on_error"), "nothing is chosen, and a program may fail", fix);
+    }
+    let target = &*program.websocket_path;
+    if !target.is_empty() && (!target.starts_with('/') || target.contains(['?', '#', ' '])) {
+        let fix = "write a path that begins with a slash: \"/irc\"";
+        errors.add(path.join("websocket_path"), format!("{target:?} is no path"), fix);
+    }
+    let own = ["/api", "/app", "/connection", EMULATION];
+    if own.iter().any(|of| {
+        target == *of || target.starts_with(&format!("{of}/")) || target.starts_with("/apps/")
+    }) {
+        let message = format!("{target:?} is served already");
+        errors.add(path.join("websocket_path"), message, "choose another path");
+    }
+    if !(1..=1 << 20).contains(&program.frame_bytes_max) {
+        let fix = "set it from 1 to 1048576";
+        errors.add(path.join("frame_bytes_max"), "a frame would have no bound", fix);
     }
 }
 
@@ -476,6 +495,12 @@ fn listeners(config: &Config, errors: &mut ConfigErrors) {
             errors.add(path.join("addr"), message, "name its port; it is 0");
         }
         ingress(|| path.join("ingress"), &listener.ingress, config, errors);
+        if let Some(program) = &listener.program
+            && !config.programs.contains_key(program)
+        {
+            let message = format!("there is no program {program:?}");
+            errors.add(path.join("program"), message, "name one of `programs`, or add it there");
+        }
         taken.push((format!("`{path}`"), addr));
     }
 }

@@ -90,7 +90,7 @@ pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
 pub use pointer::Pointer;
-pub use program::{OnError, Program};
+pub use program::{Framing, OnError, Program};
 pub use proxy::{ClientProxy, OnFailure, Proxy, Rpc, RpcNamespace, UnknownRpcNamespace};
 pub use push::{ApnsConfig, ApnsEnvironment, FcmConfig, PushConfig, Route, VapidConfig};
 pub use pusher::{PusherApp, PusherConfig};

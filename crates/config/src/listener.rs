@@ -1,4 +1,5 @@
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ settings! {
         pub backlog: u32 => Listeners,
         /// What is served at this address.
         pub serves: Serves => Read,
+        /// A name of `programs`: clients at this address speak the protocol of this program, over TCP, or TLS if `ingress` says so.
+        pub program: Option<Arc<str>> => Listeners,
         /// The proxies and TLS of this address.
         pub ingress: Ingress,
     }
@@ -30,6 +33,7 @@ impl Default for Listener {
             addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             backlog: 65_535,
             serves: Serves::default(),
+            program: None,
             ingress: Ingress::default(),
         }
     }

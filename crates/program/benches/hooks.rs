@@ -3,9 +3,11 @@
 //! One thread. The floor is what the host does for an event in any case: a program that looks at nothing and decides nothing. Beside the
 //! time of events: memory of a machine that has handled one, and how long an endless loop lives.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use dunlin_program::{Code, Decision, Field, Hook, Limits, Machine};
+use dunlin_program::{Code, Decision, Field, Hook, Limits, Machine, Store};
 
 const EVENTS: u32 = 200_000;
 const ROUNDS: usize = 5;
@@ -57,7 +59,8 @@ fn main() {
 
 fn start(source: &str) -> Box<dyn Machine> {
     let code = Code::compile("bench", source, Limits::default()).expect("the program is right");
-    code.start(Limits::default()).expect("it starts")
+    let kv = Rc::new(RefCell::new(Store::new(1 << 20)));
+    code.start(Limits::default(), &kv).expect("it starts")
 }
 
 fn ask(machine: &mut dyn Machine) -> Result<Decision, dunlin_program::Fault> {

@@ -1,11 +1,15 @@
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
-use crate::code::Code;
+use crate::code::{Code, KV_BYTES_MAX};
 use crate::error::{Fault, FaultKind};
 use crate::hook::{Decision, Field, Hook};
 use crate::limits::Limits;
 use crate::machine::{LogLine, Machine};
+use crate::protocol::{Answer, ConnEvent, ConnKey, Effects, Progress};
+use crate::store::Store;
 
 /// So many faults within [`FAULTS_WITHIN_MS`] end a machine.
 const FAULTS_MAX: usize = 5;
@@ -22,6 +26,7 @@ const FORGIVEN_AFTER_MS: u64 = 600_000;
 pub struct Instance {
     code: Code,
     limits: Limits,
+    kv: Rc<RefCell<Store>>,
     /// `None` while it rests.
     machine: Option<Box<dyn Machine>>,
     /// When the last faults were.
@@ -39,6 +44,7 @@ impl Instance {
         Instance {
             code,
             limits,
+            kv: Rc::new(RefCell::new(Store::new(KV_BYTES_MAX))),
             machine: None,
             faults: VecDeque::new(),
             rests_until_ms: 0,
@@ -46,6 +52,11 @@ impl Instance {
             restarts: 0,
             last_event_time: Duration::ZERO,
         }
+    }
+
+    /// Creates an instance of other code that keeps what this one has in its store.
+    pub fn succeeded_by(&self, code: Code) -> Instance {
+        Instance { kv: Rc::clone(&self.kv), ..Instance::new(code, self.limits) }
     }
 
     /// Returns the code that it runs.
@@ -90,15 +101,80 @@ impl Instance {
         event: &[(&'static str, Field<'_>)],
         (now_ms, unix_ms): (u64, u64),
     ) -> Result<Decision, Fault> {
+        self.with((now_ms, unix_ms), |machine| machine.ask(hook, event, unix_ms))
+    }
+
+    /// Passes an event of a connection, as [`Machine::handle_event`] does.
+    ///
+    /// # Errors
+    /// As [`Machine::handle_event`]. If [`Instance::restarts`] has grown, all connections are gone.
+    pub fn handle_event(
+        &mut self,
+        conn: ConnKey,
+        event: ConnEvent<'_>,
+        now: (u64, u64),
+    ) -> Result<Progress, Fault> {
+        self.with(now, |machine| machine.handle_event(conn, event, now.1))
+    }
+
+    /// Passes an answer, as [`Machine::handle_answer`] does.
+    ///
+    /// # Errors
+    /// As [`Instance::handle_event`].
+    pub fn handle_answer(
+        &mut self,
+        conn: ConnKey,
+        answer: Answer<'_>,
+        now: (u64, u64),
+    ) -> Result<Progress, Fault> {
+        self.with(now, |machine| machine.handle_answer(conn, answer, now.1))
+    }
+
+    /// Takes a connection over, as [`Machine::import`] does.
+    ///
+    /// # Errors
+    /// As [`Instance::handle_event`].
+    pub fn import(
+        &mut self,
+        conn: ConnKey,
+        fields: &[(&'static str, Field<'_>)],
+        state: &[u8],
+        now: (u64, u64),
+    ) -> Result<(), Fault> {
+        self.with(now, |machine| machine.import(conn, fields, state, now.1))
+    }
+
+    /// Returns the state of a connection; `None`: it has none that another machine could take.
+    pub fn export(&self, conn: ConnKey) -> Option<Vec<u8>> {
+        self.machine.as_ref().and_then(|machine| machine.export(conn).ok())
+    }
+
+    /// Takes what the last event or answer has brought about.
+    pub fn take_effects(&mut self) -> Effects {
+        self.machine.as_mut().map(|machine| machine.take_effects()).unwrap_or_default()
+    }
+
+    /// Forgets a connection.
+    pub fn forget(&mut self, conn: ConnKey) {
+        if let Some(machine) = &mut self.machine {
+            machine.forget(conn);
+        }
+    }
+
+    fn with<T>(
+        &mut self,
+        (now_ms, _): (u64, u64),
+        run: impl FnOnce(&mut dyn Machine) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         self.last_event_time = Duration::ZERO;
         let machine = self.machine(now_ms)?;
-        let decided = machine.ask(hook, event, unix_ms);
+        let outcome = run(&mut **machine);
         let took = machine.last_event_time();
         self.last_event_time = took;
-        if decided.is_err() {
+        if outcome.is_err() {
             self.count_fault(now_ms);
         }
-        decided
+        outcome
     }
 
     /// Returns the machine, started if the program does not rest.
@@ -115,7 +191,7 @@ impl Instance {
                     ),
                 });
             }
-            match self.code.start(self.limits) {
+            match self.code.start(self.limits, &self.kv) {
                 Ok(machine) => self.machine = Some(machine),
                 Err(error) => {
                     self.rest(now_ms);

@@ -49,6 +49,8 @@ pub enum Encoding {
     PusherDeflate = 18,
     /// A custom protocol ([`Codec`](crate::Codec)) in WebSocket frames.
     Own = 19,
+    /// Pushes for a program that speaks the protocol of its client: the Centrifugal protocol in JSON lines, which no client sees.
+    Program = 20,
 }
 
 /// The format of messages in both directions.
@@ -90,7 +92,7 @@ pub(crate) enum Wrapping {
 
 impl Encoding {
     /// All encodings, by number.
-    pub const ALL: [Encoding; 20] = [
+    pub const ALL: [Encoding; 21] = [
         Encoding::WsJson,
         Encoding::WsJsonDeflate,
         Encoding::UniWs,
@@ -111,6 +113,7 @@ impl Encoding {
         Encoding::Pusher,
         Encoding::PusherDeflate,
         Encoding::Own,
+        Encoding::Program,
     ];
 
     /// Returns the encoding with this number.
@@ -190,6 +193,7 @@ impl Encoding {
                 | Encoding::Pusher
                 | Encoding::PusherDeflate
                 | Encoding::Own
+                | Encoding::Program
         ) || self.is_emulated()
     }
 
@@ -230,6 +234,7 @@ impl Encoding {
             Encoding::Poll => "poll",
             Encoding::Pusher | Encoding::PusherDeflate => "pusher",
             Encoding::Own => "own",
+            Encoding::Program => "program",
         }
     }
 
@@ -245,7 +250,7 @@ impl Encoding {
             Encoding::Sse | Encoding::UniSse => Wrapping::Event { chunked: true },
             Encoding::SseBare | Encoding::UniSseBare => Wrapping::Event { chunked: false },
             Encoding::HttpStream | Encoding::UniHttpStream => Wrapping::Line { chunked: true },
-            Encoding::HttpStreamBare | Encoding::UniHttpStreamBare => {
+            Encoding::HttpStreamBare | Encoding::UniHttpStreamBare | Encoding::Program => {
                 Wrapping::Line { chunked: false }
             }
             Encoding::HttpStreamProtobuf => Wrapping::Delimited { chunked: true },
@@ -274,6 +279,6 @@ mod tests {
             assert!(number < dunlin_hub::ENCODINGS_MAX);
             assert_eq!(Encoding::of(hub), Some(encoding));
         }
-        assert_eq!(Encoding::of(dunlin_hub::EncodingId(20)), None);
+        assert_eq!(Encoding::of(dunlin_hub::EncodingId(21)), None);
     }
 }

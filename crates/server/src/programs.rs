@@ -46,7 +46,8 @@ metrics! {
     /// The metrics of one program, written by one worker.
     ProgramCounters;
     Memory, Gauge, "program_memory_bytes", "Memory of a program's machine, garbage included.";
-    Calls, Counter, "program_calls_total", "Events that a program was asked about.";
+    Connections, Gauge, "program_connections", "Connections whose protocol a program speaks.";
+    Calls, Counter, "program_calls_total", "Events that a program was asked about, or that its connections had.";
     Waited, Counter, "program_calls_waited_total", "Events that waited for a later turn, since programs had used up their time of the turn.";
     Errors, Counter, "program_errors_total", "Events that failed: the program raised an error.";
     TimedOut, Counter, "program_timed_out_total", "Events that failed: they took longer than a program may.";

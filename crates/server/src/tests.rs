@@ -7,6 +7,7 @@ mod memory;
 mod pages;
 mod polls;
 mod programs;
+mod protocols;
 pub(crate) mod proxies;
 mod pusher;
 mod turns;

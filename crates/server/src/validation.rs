@@ -291,6 +291,7 @@ fn programs(before: &Config, after: &Config, errors: &mut ConfigErrors) {
             broken.push(name);
         }
     }
+    speak(after, errors);
     let mut asks = |path: Path, name: &Option<Arc<str>>, hook: Hook| {
         let Some(name) = name else { return };
         let Some(program) = after.programs.get(name).filter(|_| !broken.contains(&name)) else {
@@ -324,6 +325,24 @@ fn programs(before: &Config, after: &Config, errors: &mut ConfigErrors) {
     for (name, _, of) in after.channel.namespaces.changes_from(compared) {
         if let Some(of) = of {
             channel(Path::of("channel.namespaces").join(name), of);
+        }
+    }
+}
+
+/// Checks that programs speak a protocol where they are to.
+fn speak(after: &Config, errors: &mut ConfigErrors) {
+    let spoken = after.listeners.iter().filter_map(|(name, of)| {
+        Some((Path::of("listeners").join(name).join("program"), &**of.program.as_ref()?))
+    });
+    let paths = after.programs.iter().filter(|(_, of)| !of.websocket_path.is_empty());
+    let paths =
+        paths.map(|(name, _)| (Path::of("programs").join(name).join("websocket_path"), name));
+    for (path, name) in spoken.chain(paths) {
+        let Some(program) = after.programs.get(name) else { continue };
+        if compiled(name, &program.source).is_ok_and(|code| !code.speaks()) {
+            let sentence = format!("the program {name:?} speaks no protocol");
+            let fix = "add a function `frame` to the table that the program returns";
+            errors.push(config_error(path, sentence, fix));
         }
     }
 }

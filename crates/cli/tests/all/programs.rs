@@ -61,3 +61,41 @@ fn program_run_prints_a_decision_as_json() {
     let no_hook = program(&["run", MODERATE, "connect", "{}"]);
     assert!(text(&no_hook.stderr).contains("has no function `connect`"), "{no_hook:?}");
 }
+
+const IRC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../program/examples/irc.luau");
+
+#[test]
+fn program_run_passes_the_input_to_a_protocol_and_prints_what_its_client_is_sent() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
+    let mut run = command
+        .args(["program", "run", IRC, "frame"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = run.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, b"NICK ann\r\nUSER ann\r\nPING 1\r\n").unwrap();
+    drop(input);
+    let run = run.wait_with_output().unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let out = text(&run.stdout);
+    assert!(
+        out.starts_with(":dunlin 001 ann :Welcome") && out.ends_with("PONG dunlin :1\r\n"),
+        "{out}"
+    );
+    let checked = program(&["check", IRC]);
+    assert!(text(&checked.stdout).ends_with("irc.luau: a protocol\n"), "{checked:?}");
+}
+
+#[test]
+fn settings_on_the_page_of_protocols_are_valid() {
+    let page = include_str!("../../../../docs/operating/protocols.md");
+    let (_, rest) = page.split_once("```toml\n").unwrap();
+    let (settings, _) = rest.split_once("```").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("dunlin.toml");
+    std::fs::write(&file, settings).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dunlin"));
+    let checked = command.args(["config", "check", file.to_str().unwrap()]).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}

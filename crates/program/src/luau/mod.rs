@@ -1,6 +1,7 @@
 //! Luau: a machine of its own for each program and thread.
 
 mod budget;
+mod protocol;
 #[cfg(test)]
 mod tests;
 
@@ -13,11 +14,14 @@ use mlua::chunk::{ChunkMode, Compiler};
 use mlua::{Function, Lua, LuaOptions, StdLib, Table, Value};
 
 pub(crate) use self::budget::Budget;
+use self::protocol::Protocol;
 use crate::error::{Fault, FaultKind, ProgramError};
 use crate::hook::{Decision, Field, Hook};
 use crate::json;
 use crate::limits::Limits;
 use crate::machine::{LogLine, Machine};
+use crate::protocol::{Answer, ConnEvent, ConnKey, Effects, Progress};
+use crate::store::Store;
 
 /// The chunk's name, by which its lines are found in messages.
 pub(crate) const CHUNK: &str = "=program";
@@ -54,6 +58,7 @@ pub(crate) struct Luau {
     marks: Marks,
     shared: Rc<Shared>,
     budget: Rc<Budget>,
+    protocol: Protocol,
     last_event_time: Duration,
 }
 
@@ -71,26 +76,48 @@ pub(crate) struct Shared {
     unix_ms: Cell<u64>,
     log: RefCell<Vec<LogLine>>,
     log_bytes: Cell<usize>,
+    effects: RefCell<Effects>,
+}
+
+/// A machine without a program.
+pub(crate) struct Opened {
+    pub(crate) lua: Lua,
+    event: Table,
+    marks: Marks,
+    shared: Rc<Shared>,
+    /// What the prelude has for protocols.
+    of_protocol: (Function, Table, Table),
 }
 
 impl Luau {
-    pub(crate) fn start(name: &str, bytecode: &[u8], limits: Limits) -> Result<Luau, ProgramError> {
-        let started = catch_unwind(AssertUnwindSafe(|| Luau::new(name, bytecode, limits)));
+    pub(crate) fn start(
+        name: &str,
+        bytecode: &[u8],
+        limits: Limits,
+        store: Rc<RefCell<Store>>,
+    ) -> Result<Luau, ProgramError> {
+        let started = catch_unwind(AssertUnwindSafe(|| Luau::new(name, bytecode, limits, store)));
         started.unwrap_or_else(|_| {
             let message = "the machine has panicked; please report this".to_owned();
             Err(ProgramError { program: name.to_owned(), line: None, message })
         })
     }
 
-    fn new(name: &str, bytecode: &[u8], limits: Limits) -> Result<Luau, ProgramError> {
+    fn new(
+        name: &str,
+        bytecode: &[u8],
+        limits: Limits,
+        store: Rc<RefCell<Store>>,
+    ) -> Result<Luau, ProgramError> {
         let budget = Rc::new(Budget::default());
-        let opened = Luau::open(limits, &budget, |_, _| Ok(()));
+        let opened = Luau::open(limits, &budget, store, |_, _| Ok(()));
         let internal = |error: mlua::Error| ProgramError {
             program: name.to_owned(),
             line: None,
             message: error.to_string(),
         };
-        let (lua, event, marks, shared) = opened.map_err(internal)?;
+        let Opened { lua, event, marks, shared, of_protocol } = opened.map_err(internal)?;
+        let protocol = Protocol::new(&lua, of_protocol).map_err(internal)?;
         budget.begin(limits.start_time_max);
         let chunk = lua.load(bytecode).set_name(CHUNK).set_mode(ChunkMode::Binary);
         let returned = chunk.eval::<Value>();
@@ -104,6 +131,7 @@ impl Luau {
             marks,
             shared,
             budget,
+            protocol,
             last_event_time: Duration::ZERO,
         };
         let error =
@@ -131,12 +159,20 @@ impl Luau {
                 Value::String(key) => key.to_string_lossy(),
                 other => other.type_name().to_owned(),
             };
-            let Some(hook) = Hook::of(&key) else {
-                let names: Vec<&str> = Hook::ALL.iter().map(|hook| hook.name()).collect();
-                return Err(error(format!(
-                    "there is no hook {key:?}; the hooks are {}",
-                    names.join(", ")
-                )));
+            let hook = Hook::of(&key);
+            let event = ConnEvent::NAMES.iter().position(|of| *of == key);
+            let place = match (hook, event) {
+                (Some(hook), _) => &mut machine.hooks[hook as usize],
+                (None, Some(event)) => &mut machine.protocol.handlers[event],
+                (None, None) if key == "upgrade" => &mut machine.protocol.upgrade,
+                (None, None) => {
+                    let names: Vec<&str> = Hook::ALL.iter().map(|hook| hook.name()).collect();
+                    return Err(error(format!(
+                        "there is no hook {key:?}; the hooks are {}, and the events of a protocol {}",
+                        names.join(", "),
+                        ConnEvent::NAMES.join(", ")
+                    )));
+                }
             };
             let Value::Function(function) = value else {
                 return Err(error(format!(
@@ -144,7 +180,7 @@ impl Luau {
                     type_of(&value)
                 )));
             };
-            machine.hooks[hook as usize] = Some(function);
+            *place = Some(function);
         }
         // What compiling and starting have left.
         machine.lua.gc_collect().map_err(internal)?;
@@ -156,8 +192,9 @@ impl Luau {
     pub(crate) fn open(
         limits: Limits,
         budget: &Rc<Budget>,
+        store: Rc<RefCell<Store>>,
         add: impl FnOnce(&Lua, &Marks) -> mlua::Result<()>,
-    ) -> mlua::Result<(Lua, Table, Marks, Rc<Shared>)> {
+    ) -> mlua::Result<Opened> {
         let libraries = StdLib::COROUTINE
             | StdLib::TABLE
             | StdLib::STRING
@@ -196,17 +233,24 @@ impl Luau {
         let now = lua.create_function(move |_, ()| Ok(clock.unix_ms.get() as f64 / 1_000.0))?;
         let prelude = lua.load(PRELUDE).set_name("=prelude").into_function()?;
         let marked = (marks.array.clone(), marks.refusal.clone(), marks.disconnection.clone());
-        let event: Table =
-            prelude.call((decode, encode, log, now, marked.0, marked.1, marked.2))?;
+        let host = protocol::host_functions(&lua, limits, &shared, store)?;
+        let (event, enter, connection, mark): (Table, Function, Table, Table) =
+            prelude.call((decode, encode, log, now, marked.0, marked.1, marked.2, host))?;
         add(&lua, &marks)?;
         lua.sandbox(true)?;
         let ticks = Rc::clone(budget);
         lua.set_interrupt(move |lua| ticks.tick(lua));
-        Ok((lua, event, marks, shared))
+        Ok(Opened { lua, event, marks, shared, of_protocol: (enter, connection, mark) })
     }
 
     fn event(&self, fields: &[(&'static str, Field<'_>)]) -> mlua::Result<Table> {
         let table = self.lua.create_table_with_capacity(0, fields.len() + 2)?;
+        self.add_fields(&table, fields)?;
+        table.set_metatable(Some(self.event.clone()))?;
+        Ok(table)
+    }
+
+    fn add_fields(&self, table: &Table, fields: &[(&'static str, Field<'_>)]) -> mlua::Result<()> {
         for (name, field) in fields {
             match *field {
                 Field::Bytes(bytes) => table.raw_set(*name, self.lua.create_string(bytes)?)?,
@@ -226,8 +270,7 @@ impl Luau {
                 }
             }
         }
-        table.set_metatable(Some(self.event.clone()))?;
-        Ok(table)
+        Ok(())
     }
 
     fn answer(&self, hook: Hook, fields: &[(&'static str, Field<'_>)]) -> mlua::Result<Value> {
@@ -267,6 +310,17 @@ impl Luau {
                 }
             }
         }
+    }
+
+    /// Returns the fault of an error that has ended an event.
+    fn fault_of(&self, error: mlua::Error) -> Fault {
+        let fault = self.fault(&error);
+        drop(error);
+        if fault.kind == FaultKind::Memory {
+            // What the event has left is garbage now; a full collection cannot fail for want of memory.
+            let _ = self.lua.gc_collect();
+        }
+        fault
     }
 
     /// Returns the fault of an error that was raised.
@@ -320,15 +374,7 @@ impl Machine for Luau {
             Ok(Ok(answer)) => self.decision(&answer).map_err(|message| {
                 self.bare_fault(FaultKind::Output, format!("{}: {message}", hook.name()))
             }),
-            Ok(Err(error)) => {
-                let fault = self.fault(&error);
-                drop(error);
-                if fault.kind == FaultKind::Memory {
-                    // What the event has left is garbage now; a full collection cannot fail for want of memory.
-                    let _ = self.lua.gc_collect();
-                }
-                Err(fault)
-            }
+            Ok(Err(error)) => Err(self.fault_of(error)),
             Err(_) => {
                 let message = "the host has panicked; please report this".to_owned();
                 Err(self.bare_fault(FaultKind::Error, message))
@@ -359,12 +405,61 @@ impl Machine for Luau {
     fn take_log(&mut self) -> Vec<LogLine> {
         self.shared.log.take()
     }
+
+    fn speaks(&self) -> bool {
+        self.protocol.handlers[1].is_some()
+    }
+
+    fn upgrades(&self) -> bool {
+        self.protocol.upgrade.is_some()
+    }
+
+    fn handle_event(
+        &mut self,
+        conn: ConnKey,
+        event: ConnEvent<'_>,
+        now_ms: u64,
+    ) -> Result<Progress, Fault> {
+        self.begin_event(conn, event, now_ms)
+    }
+
+    fn handle_answer(
+        &mut self,
+        conn: ConnKey,
+        answer: Answer<'_>,
+        now_ms: u64,
+    ) -> Result<Progress, Fault> {
+        self.pass_answer(conn, answer, now_ms)
+    }
+
+    fn take_effects(&mut self) -> Effects {
+        self.effects()
+    }
+
+    fn forget(&mut self, conn: ConnKey) {
+        self.forget_conn(conn);
+    }
+
+    fn export(&self, conn: ConnKey) -> Result<Vec<u8>, Fault> {
+        self.export_conn(conn)
+    }
+
+    fn import(
+        &mut self,
+        conn: ConnKey,
+        fields: &[(&'static str, Field<'_>)],
+        state: &[u8],
+        now_ms: u64,
+    ) -> Result<(), Fault> {
+        self.import_conn(conn, fields, state, now_ms)
+    }
 }
 
 impl Shared {
     fn begin(&self, unix_ms: u64) {
         self.unix_ms.set(unix_ms);
         self.log_bytes.set(0);
+        self.effects.take();
     }
 
     fn log(&self, lua: &Lua, text: &str, bytes_max: usize) {

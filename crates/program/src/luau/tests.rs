@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::code::Code;
+use crate::code::{Code, KV_BYTES_MAX};
 use crate::suite;
 
 const MODERATION: &str = r#"
@@ -30,7 +30,7 @@ fn start(source: &str) -> Box<dyn Machine> {
 fn start_within(source: &str, limits: Limits) -> Box<dyn Machine> {
     Code::compile("p", source, limits)
         .expect("the program is right")
-        .start(limits)
+        .start(limits, &Rc::new(RefCell::new(Store::new(KV_BYTES_MAX))))
         .expect("it starts")
 }
 
@@ -413,10 +413,93 @@ fn examples_pass_their_tests() {
             include_str!("../../examples/guests.luau"),
             include_str!("../../examples/guests_test.luau"),
         ),
+        (
+            "irc",
+            include_str!("../../examples/irc.luau"),
+            include_str!("../../examples/irc_test.luau"),
+        ),
+        (
+            "tracker",
+            include_str!("../../examples/tracker.luau"),
+            include_str!("../../examples/tracker_test.luau"),
+        ),
+        ("chat", block("```lua\n-- chat.luau", 7), block("```lua\ntest(", 7)),
     ] {
         let code = Code::compile(name, source, Limits::default()).unwrap();
         for outcome in suite::run(&code, tests, Limits::default()).unwrap() {
             assert_eq!(outcome.failure, None, "{name}: {}", outcome.name);
         }
     }
+}
+
+/// The block of the page about protocols that begins so, without the line that opens it.
+fn block(begin: &str, skipped: usize) -> &'static str {
+    const PAGE: &str = include_str!("../../../../docs/operating/protocols.md");
+    let from = PAGE.find(begin).expect("the page has it") + skipped;
+    let rest = &PAGE[from..];
+    &rest[..rest.find("```").expect("it ends")]
+}
+
+#[test]
+fn part_of_a_program_on_the_page_compiles_and_acknowledges_what_is_stored() {
+    let part = block("```lua\nfunction tracker.frame", 7);
+    let source = format!(
+        "local tracker = {{}}\n{part}\nfunction tracker.open(conn) conn:connect({{ user = 'u' }}) end return tracker"
+    );
+    let code = Code::compile("tracker", &source, Limits::default()).unwrap();
+    let tests = r#"test("acknowledged", function()
+        framing("length16")
+        local client = open()
+        client:feed(string.pack(">s2", string.pack(">BI4ff", 1, 7, 1, 2)))
+        equal(client:sent(), string.pack(">I2BI4", 5, 1, 7))
+    end)"#;
+    let outcomes = suite::run(&code, tests, Limits::default()).unwrap();
+    assert_eq!(outcomes[0].failure, None);
+}
+
+const ECHO: &str = "return { open = function(conn) conn:connect({ user = 'u' }) end,
+    frame = function(conn, frame) conn:send(frame) end }";
+
+#[test]
+fn protocol_that_leaves_a_call_unanswered_forgets_it_with_its_connection() {
+    let mut machine = start(ECHO);
+    let opened = machine.handle_event(1, ConnEvent::Open(&[]), 0);
+    assert!(matches!(opened, Ok(Progress::Waits(_))), "{opened:?}");
+    machine.forget(1);
+    assert_eq!(machine.handle_answer(1, Ok(b"{}"), 0), Ok(Progress::Done(None)), "it is late");
+    assert_eq!(machine.handle_event(1, ConnEvent::Frame(b"x"), 0), Ok(Progress::Done(None)));
+    assert_eq!(machine.take_effects(), Effects::default());
+}
+
+#[test]
+fn protocol_forgets_all_of_connections_that_are_gone() {
+    let mut machine = start(ECHO);
+    let round = |machine: &mut dyn Machine| {
+        for key in 0..1_000 {
+            let _ = machine.handle_event(key, ConnEvent::Open(&[]), 0);
+            let _ = machine.handle_answer(key, Ok(b"{\"client\":\"1\"}"), 0);
+            let _ = machine.handle_event(key, ConnEvent::Frame(b"hello"), 0);
+            assert_eq!(machine.take_effects().output, b"hello");
+            machine.forget(key);
+            machine.collect();
+        }
+    };
+    (0..3).for_each(|_| round(&mut *machine));
+    let before = machine.memory_bytes();
+    (0..20).for_each(|_| round(&mut *machine));
+    assert!(machine.memory_bytes() < before + (1 << 20), "{} of {before}", machine.memory_bytes());
+}
+
+#[test]
+fn idle_connection_of_a_protocol_is_less_than_a_kibibyte() {
+    let mut machine = start(ECHO);
+    let before = machine.memory_bytes();
+    for key in 0..10_000 {
+        let _ = machine.handle_event(key, ConnEvent::Open(&[("transport", "tcp".into())]), 0);
+        let _ = machine.handle_answer(key, Ok(b"{\"client\":\"1\",\"user\":\"u\"}"), 0);
+        machine.collect();
+    }
+    let each = (machine.memory_bytes() - before) / 10_000;
+    println!("{each} bytes");
+    assert!(each < 1_024, "{each} bytes");
 }

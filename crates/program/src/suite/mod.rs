@@ -7,6 +7,17 @@
 //!   `result`, or `code` and `reason`, or `line` and `reason`.
 //! - `advance(seconds)` moves the time.
 //! - `equal(a, b)` raises an error if two values differ.
+//!
+//! A program that speaks a protocol has a server without rules, in which all that is due is done at once:
+//!
+//! - `open(address?)` opens a connection, with the functions `feed(bytes)`, `sent()`, which takes what the client was sent, `close()` and
+//!   `closed()`, which returns why it has ended.
+//! - `framing(name, bytes_max?)` cuts bytes as the setting does; lines without it.
+//! - `publish(channel, data)` and `send_to(user, data)` are a backend's.
+//! - `answer(function(call, params) ... end)` answers calls in place of the server: with a result, with `nil, { code = ..., message = ... }`,
+//!   or not at all, and then the server does.
+
+mod server;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,15 +25,18 @@ use std::time::Duration;
 
 use mlua::{Function, Lua, Table, Value};
 
-use crate::code::Code;
+use self::server::{Answered, FakeServer};
+
+use crate::code::{Code, KV_BYTES_MAX};
 use crate::error::ProgramError;
 use crate::hook::{Decision, Field, Hook};
 use crate::instance::Instance;
 use crate::json;
 use crate::limits::Limits;
 use crate::luau::Budget;
-use crate::luau::{CHUNK, Luau, Marks, compile, located};
+use crate::luau::{CHUNK, Luau, Marks, Opened, compile, located};
 use crate::machine::LogLine;
+use crate::store::Store;
 
 /// The time at which each test begins, in Unix milliseconds.
 pub const BEGINS_MS: u64 = 1_700_000_000_000;
@@ -51,12 +65,20 @@ pub struct Outcome {
 pub struct FakeHost {
     instance: Instance,
     now_ms: u64,
+    server: FakeServer,
+    /// What answers calls in place of the server.
+    answer: Option<Function>,
 }
 
 impl FakeHost {
     /// Creates a host whose clock stands at [`BEGINS_MS`].
     pub fn new(code: &Code, limits: Limits) -> FakeHost {
-        FakeHost { instance: Instance::new(code.clone(), limits), now_ms: BEGINS_MS }
+        FakeHost {
+            instance: Instance::new(code.clone(), limits),
+            now_ms: BEGINS_MS,
+            server: FakeServer::new(code, limits),
+            answer: None,
+        }
     }
 
     /// Returns the program.
@@ -141,6 +163,30 @@ impl FakeHost {
     }
 }
 
+/// What became of a client's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// What it was sent.
+    pub sent: Vec<u8>,
+    /// Why the program has closed the connection, or what it has failed by.
+    pub closed: Option<String>,
+    /// What it has logged.
+    pub log: Vec<LogLine>,
+}
+
+/// Passes the bytes of one client to a program, in lines, with a server that permits everything.
+///
+/// # Errors
+/// The program never comes to rest.
+pub fn exchange(code: &Code, input: &[u8], limits: Limits) -> Result<Exchange, String> {
+    let mut server = FakeServer::new(code, limits);
+    let key = server.open("192.0.2.1");
+    server.feed(key, input);
+    server.run(BEGINS_MS, &mut |_, _| Ok(None))?;
+    let closed = server.closed(key).map(str::to_owned);
+    Ok(Exchange { sent: server.sent(key), closed, log: server.take_log() })
+}
+
 /// Runs the tests of a program.
 ///
 /// # Errors
@@ -156,14 +202,17 @@ pub fn run(code: &Code, source: &str, limits: Limits) -> Result<Vec<Outcome>, Pr
     let budget = Rc::new(Budget::default());
     let host: Rc<RefCell<FakeHost>> = Rc::new(RefCell::new(FakeHost::new(code, limits)));
     let tests: Rc<RefCell<Vec<(String, Function)>>> = Rc::default();
-    let (lua, ..) = Luau::open(TESTS, &budget, |lua, marks| {
+    let store = Rc::new(RefCell::new(Store::new(KV_BYTES_MAX)));
+    let Opened { lua, .. } = Luau::open(TESTS, &budget, store, |lua, marks| {
         let suite = lua.load(SUITE).set_name("=suite").into_function()?;
         let declared = Rc::clone(&tests);
         let test = lua.create_function(move |_, test: (String, Function)| {
             declared.borrow_mut().push(test);
             Ok(())
         })?;
-        suite.call((ask_function(lua, marks, &host)?, advance_function(lua, &host)?, test))
+        let (ask, advance) =
+            (ask_function(lua, marks, &host)?, advance_function(lua, marks, &host)?);
+        suite.call((ask, advance, test, server_functions(lua, marks, &host)?))
     })
     .map_err(of_lua)?;
     budget.begin(TESTS.start_time_max);
@@ -184,7 +233,8 @@ pub fn run(code: &Code, source: &str, limits: Limits) -> Result<Vec<Outcome>, Pr
             Ok(()) => None,
             Err(failed) => Some(located(&failed.to_string())),
         };
-        let log = host.borrow_mut().instance.take_log();
+        let mut log = host.borrow_mut().instance.take_log();
+        log.extend(host.borrow_mut().server.take_log());
         outcomes.push(Outcome { name, failure, log });
     }
     match outcomes.is_empty() {
@@ -235,13 +285,116 @@ fn ask_function(lua: &Lua, marks: &Marks, host: &Rc<RefCell<FakeHost>>) -> mlua:
     })
 }
 
-fn advance_function(lua: &Lua, host: &Rc<RefCell<FakeHost>>) -> mlua::Result<Function> {
-    let host = Rc::clone(host);
-    lua.create_function(move |_, seconds: f64| {
+fn advance_function(
+    lua: &Lua,
+    marks: &Marks,
+    host: &Rc<RefCell<FakeHost>>,
+) -> mlua::Result<Function> {
+    let (host, array) = (Rc::clone(host), marks.array.clone());
+    lua.create_function(move |lua, seconds: f64| {
         if !(0.0..=1e9).contains(&seconds) {
             return Err(mlua::Error::runtime("time goes forward, by seconds"));
         }
-        host.borrow_mut().now_ms += (seconds * 1_000.0) as u64;
-        Ok(())
+        let until_ms = host.borrow().now_ms + (seconds * 1_000.0) as u64;
+        // Each timer at its time, in order.
+        loop {
+            let next_ms = host.borrow().server.next_timer().filter(|at| *at <= until_ms);
+            host.borrow_mut().now_ms = next_ms.unwrap_or(until_ms);
+            run_server(lua, &array, &host)?;
+            if next_ms.is_none() {
+                return Ok(());
+            }
+        }
     })
+}
+
+/// Lets the connections of a test come to rest.
+fn run_server(lua: &Lua, array: &Table, host: &Rc<RefCell<FakeHost>>) -> mlua::Result<()> {
+    let answer = host.borrow().answer.clone();
+    let mut answer = |call: &str, params: &serde_json::Value| -> Result<Answered, String> {
+        let Some(answer) = &answer else { return Ok(None) };
+        let answered = || -> mlua::Result<Answered> {
+            let params = json::decode(lua, array, params.to_string().as_bytes())?;
+            let (result, failure) = answer.call::<(Value, Option<Table>)>((call, params))?;
+            if let Some(failure) = failure {
+                return Ok(Some(Err((failure.get("code")?, failure.get("message")?))));
+            }
+            if result.is_nil() {
+                return Ok(None);
+            }
+            let text = json::encode(&result, array, TESTS.output_bytes_max)
+                .map_err(mlua::Error::runtime)?;
+            let value = serde_json::from_slice(&text)
+                .map_err(|error| mlua::Error::runtime(error.to_string()))?;
+            Ok(Some(Ok(value)))
+        };
+        answered().map_err(|error| error.to_string())
+    };
+    let FakeHost { server, now_ms, .. } = &mut *host.borrow_mut();
+    server.run(*now_ms, &mut answer).map_err(mlua::Error::runtime)
+}
+
+/// The functions of a test for connections of a protocol.
+fn server_functions(lua: &Lua, marks: &Marks, host: &Rc<RefCell<FakeHost>>) -> mlua::Result<Table> {
+    let functions = lua.create_table()?;
+    let array = marks.array.clone();
+    let (of, mark) = (Rc::clone(host), array.clone());
+    let open = lua.create_function(move |lua, address: Option<String>| {
+        let key = of.borrow_mut().server.open(address.as_deref().unwrap_or("192.0.2.1"));
+        run_server(lua, &mark, &of)?;
+        Ok(key)
+    })?;
+    functions.raw_set("open", open)?;
+    let (of, mark) = (Rc::clone(host), array.clone());
+    let feed = lua.create_function(move |lua, (key, bytes): (u32, mlua::LuaString)| {
+        of.borrow_mut().server.feed(key, &bytes.as_bytes());
+        run_server(lua, &mark, &of)
+    })?;
+    functions.raw_set("feed", feed)?;
+    let of = Rc::clone(host);
+    let sent = lua.create_function(move |lua, key: u32| {
+        lua.create_string(of.borrow_mut().server.sent(key))
+    })?;
+    functions.raw_set("sent", sent)?;
+    let (of, mark) = (Rc::clone(host), array.clone());
+    let close = lua.create_function(move |lua, key: u32| {
+        of.borrow_mut().server.close(key);
+        run_server(lua, &mark, &of)
+    })?;
+    functions.raw_set("close", close)?;
+    let of = Rc::clone(host);
+    let closed = lua.create_function(move |_, key: u32| {
+        Ok(of.borrow().server.closed(key).map(str::to_owned))
+    })?;
+    functions.raw_set("closed", closed)?;
+    let of = Rc::clone(host);
+    let framing = lua.create_function(move |_, (name, bytes_max): (String, Option<usize>)| {
+        let set = of.borrow_mut().server.set_framing(&name, bytes_max.unwrap_or(8_192));
+        set.map_err(mlua::Error::runtime)
+    })?;
+    functions.raw_set("framing", framing)?;
+    let of = Rc::clone(host);
+    let answer = lua.create_function(move |_, answer: Option<Function>| {
+        of.borrow_mut().answer = answer;
+        Ok(())
+    })?;
+    functions.raw_set("answer", answer)?;
+    for (name, to_user) in [("publish", false), ("send_to", true)] {
+        let (of, mark) = (Rc::clone(host), array.clone());
+        let function = lua.create_function(move |lua, (to, data): (String, Value)| {
+            let text =
+                json::encode(&data, &mark, TESTS.output_bytes_max).map_err(mlua::Error::runtime)?;
+            let data: serde_json::Value = serde_json::from_slice(&text)
+                .map_err(|error| mlua::Error::runtime(error.to_string()))?;
+            match to_user {
+                true => of.borrow_mut().server.send(&to, &data),
+                false => {
+                    of.borrow_mut().server.publish(&to, &data, None);
+                }
+            }
+            run_server(lua, &mark, &of)
+        })?;
+        functions.raw_set(name, function)?;
+    }
+    Ok(functions)
 }

@@ -28,6 +28,10 @@ pub(crate) enum WorkerMessage {
     FindConnections(Box<ConnectionSearch>),
     /// The same for channels.
     FindChannels(Box<ChannelSearch>),
+    /// A call of a program's shared store, of a key whose home the receiver is.
+    ProgramStore(Box<StoreCall>),
+    /// The answer to that.
+    ProgramStored(Box<(u64, CallAnswer)>),
     /// Once a second: measures the latency of a hop.
     LatencyProbe(std::time::Instant),
     /// The receiver holds a fan-out slot.
@@ -97,6 +101,20 @@ impl From<ClusterToWorker> for WorkerMessage {
     fn from(message: ClusterToWorker) -> WorkerMessage {
         WorkerMessage::Cluster(message)
     }
+}
+
+/// The answer to the call of a program: the result as JSON, or code and message of the error.
+pub(crate) type CallAnswer = Result<Box<[u8]>, (u32, Box<str>)>;
+
+/// A call of a program's shared store.
+#[derive(Debug)]
+pub(crate) struct StoreCall {
+    /// The worker that waits for the answer.
+    pub(crate) from: usize,
+    pub(crate) token: u64,
+    pub(crate) program: Arc<str>,
+    /// As JSON.
+    pub(crate) params: Box<[u8]>,
 }
 
 /// A command of the admin thread about broadcasts in progress; the name is the channel's.

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dunlin_net::{Admit, ConnId, ListenerId, http};
+use dunlin_protocol::Encoding;
 use rustix::process::{Resource, getrlimit};
 
-use super::link::{Link, Peer};
+use super::link::{Link, Peer, Role};
 use super::listeners::Listeners;
 use super::parts::{AcceptLimits, BufferGate, Handshake};
 use super::reply::PlainResponse;
@@ -71,6 +72,9 @@ impl Front<'_> {
         ) {
             Some(peer) => {
                 link.peer = peer;
+                if self.listeners.speaks_by_program(listener) {
+                    link.role = Role::Client(Encoding::Program);
+                }
                 Admit::Accept
             }
             None => Admit::Refuse,

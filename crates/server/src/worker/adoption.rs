@@ -130,7 +130,7 @@ impl Worker<'_> {
             Effect::Cluster => turn.core.apply_cluster(),
             Effect::Proxies => self.clients.apply_proxies(turn.core),
             Effect::Programs => {
-                self.clients.deciders.programs.apply(turn.core);
+                self.clients.apply_programs(turn);
                 self.clients.apply_proxies(turn.core);
             }
             Effect::ExpressionData if effects.contains(Effect::Proxies) => {}

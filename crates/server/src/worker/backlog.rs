@@ -360,6 +360,7 @@ impl Clients {
                     frames.leave(left);
                     self.hold_back(turn, conn, frames, ready_ms);
                 }
+                None if self.program_conns.get(conn).is_some() => self.program_conns.wake(conn),
                 None => turn.cx.resume_read(conn),
             }
         }

@@ -30,6 +30,11 @@ impl Worker<'_> {
             WorkerMessage::FindChannels(search) => {
                 self.api.go_on_listing(turn, &mut self.clients, search);
             }
+            WorkerMessage::ProgramStore(call) => self.clients.handle_store_call(turn, &call),
+            WorkerMessage::ProgramStored(reply) => {
+                let (token, answer) = *reply;
+                self.clients.handle_store_reply(turn, token, answer);
+            }
             WorkerMessage::LatencyProbe(sent) => {
                 turn.core.state.loop_stats[turn.core.index]
                     .hop_times

@@ -7,9 +7,13 @@
 //! them: [`sessions`](super::sessions), and [`deciders`](super::deciders), who are asked where rules do not decide.
 
 use dunlin_hub::MemberListError;
+use dunlin_net::ConnId;
 
 use super::deciders::Deciders;
-use super::parts::{Backlogs, Connects, LargeAnswers, Pending, Polls, PusherSessions, Sweeps};
+use super::parts::{
+    Backlogs, Connects, LargeAnswers, Pending, Polls, ProgramConns, PusherSessions, Sweeps,
+};
+use super::program_conns::ServerCalls;
 use super::sessions::Sessions;
 use super::turn::{Core, Turn};
 
@@ -22,6 +26,9 @@ pub(super) struct Clients {
     pub(super) polls: Polls,
     /// Sessions that speak the Pusher protocol.
     pub(super) pusher: PusherSessions,
+    /// Clients whose protocol a program speaks.
+    pub(super) program_conns: ProgramConns,
+    pub(super) server_calls: ServerCalls,
     pub(super) sweeps: Sweeps,
     pub(super) deciders: Deciders,
 }
@@ -35,6 +42,8 @@ impl Clients {
             connects: Connects::default(),
             polls: Polls::default(),
             pusher: PusherSessions::new(seed),
+            program_conns: ProgramConns::default(),
+            server_calls: ServerCalls::default(),
             sweeps: Sweeps::default(),
             deciders: Deciders::new(incarnation),
         }
@@ -68,6 +77,11 @@ impl Clients {
         match *pending {
             Pending::Command { session, id } | Pending::ChargedCommand { session, id, .. } => {
                 turn.core.reply_refusal(session, id, &error.into());
+            }
+            Pending::ProgramStore { conn, id } => {
+                let error = dunlin_protocol::centrifuge::Error::from(error);
+                let answer = Err((error.code, error.message.into()));
+                self.program_answered(ConnId::from_u64(conn), id, answer);
             }
             Pending::Ack(ref ack) => self.acknowledged(turn, ack, Err(error)),
             Pending::DeadLetter(ref letter) => self.dead_letter_failed(turn, letter, error),

@@ -392,6 +392,11 @@ impl Clients {
         link.closing = true;
         turn.core.client_refused(before, why);
         turn.core.count(Metric::Disconnects);
+        if encoding == Encoding::Program {
+            let linger_ms = turn.core.settings.config.client.pong_timeout_ms;
+            turn.cx.set_deadline(conn, Some(turn.cx.now_ms() + linger_ms));
+            return self.end_program_conn(conn, u32::from(why.code), &why.reason);
+        }
         let mut bytes = Vec::with_capacity(128);
         let push = dunlin_hub::Outgoing::Disconnect {
             code: u32::from(why.code),
@@ -469,6 +474,13 @@ impl Core<'_> {
         let Some(encoding) = Encoding::of(view.encoding) else { return };
         let encoder = &mut self.encoder;
         let mut bytes = 0;
+        if encoding == Encoding::Program {
+            let (conn, mut text) = (ConnId::from_u64(view.tag), Vec::new());
+            encoder.reply(encoding, id, reply, &mut text);
+            bytes = text.len();
+            self.program_answers.push_back((conn, id, text));
+            return self.charge_reply(session, bytes);
+        }
         self.hub.push(session, |out| {
             let before = out.len();
             encoder.reply(encoding, id, reply, out);
@@ -496,6 +508,9 @@ impl Turn<'_, '_> {
         }
         let mut bytes = Vec::with_capacity(128);
         self.core.encoder.reply(encoding, id, &Reply::Error(error), &mut bytes);
+        if encoding == Encoding::Program {
+            return self.core.program_answers.push_back((conn, id, bytes));
+        }
         // The write fails if the client does not read; its deadline is running.
         let _ = self.cx.write(conn, &bytes);
     }

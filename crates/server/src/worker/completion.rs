@@ -40,6 +40,7 @@ impl Clients {
                         turn.core.emit_disconnect(session, user, code, &reason);
                     }
                     self.session_ended(turn, session, tag);
+                    self.end_program_conn(ConnId::from_u64(tag), code, &reason);
                 }
                 Event::Refreshed { session, tag, expire_at_s } => {
                     self.sessions.session_refreshed(
@@ -136,7 +137,13 @@ impl Clients {
             (Pending::Api(place), event) => {
                 turn.core.api_answers.push_back((place, outcome_of(event).map_err(ApiError::from)));
             }
-            (Pending::Connect { .. } | Pending::MemberList(_) | Pending::Ack(_), _) => {
+            (
+                Pending::Connect { .. }
+                | Pending::MemberList(_)
+                | Pending::Ack(_)
+                | Pending::ProgramStore { .. },
+                _,
+            ) => {
                 debug_assert!(false, "only another answer is asked for with such a token");
             }
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_hub::tenant::{NO_CONTROL, has_control};
+use dunlin_hub::tenant::{NO_CONTROL, bare, has_control};
 use dunlin_hub::{ChannelRef, DEVICE_BYTES_MAX, NewSession, SessionId, SubscribeOptions};
 use dunlin_net::ConnId;
 use dunlin_protocol::centrifuge::{
@@ -339,7 +339,22 @@ impl Clients {
         };
         let encoder = &mut turn.core.encoder;
         let mut bytes = 0;
+        if let (Encoding::Program, Some(id), Some(view)) =
+            (encoding, id, turn.core.hub.session(session))
+        {
+            let (conn, mut text) = (ConnId::from_u64(view.tag), Vec::new());
+            encoder.reply(encoding, id, &Reply::Connect(&result), &mut text);
+            bytes = text.len();
+            // A program that has passed a token on learns whose it is.
+            let user = serde_json::Value::from(bare(view.user));
+            text.truncate(text.len().saturating_sub(b"}}\n".len()));
+            text.extend_from_slice(format!(",\"user\":{user}}}}}\n").as_bytes());
+            turn.core.program_answers.push_back((conn, id, text));
+        }
         turn.core.hub.release(session, |out| {
+            if encoding == Encoding::Program {
+                return;
+            }
             let before = out.len();
             match id {
                 Some(id) => encoder.reply(encoding, id, &Reply::Connect(&result), out),

@@ -7,7 +7,7 @@
 use dunlin_hub::SessionId;
 use dunlin_net::{ConnId, Handler as _};
 use dunlin_protocol::centrifuge::DisconnectCode;
-use dunlin_protocol::ping;
+use dunlin_protocol::{Encoding, ping};
 
 use super::clients::Clients;
 use super::link::Role;
@@ -63,6 +63,10 @@ impl Clients {
                 }
                 if let Some(at_ms) = self.sessions.heartbeat.ends_at_ms(session, now, grace_ms) {
                     return turn.cx.set_deadline(conn, Some(at_ms));
+                }
+                if encoding == Encoding::Program {
+                    // Whether its client is there is the program's business.
+                    return self.sessions.schedule_ping(turn, conn);
                 }
                 if link.protocol_state.awaits_pong() && self.backlogs.contains(conn) {
                     // Its pong may be among what is not read of it yet.

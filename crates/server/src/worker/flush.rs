@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use dunlin_hub::SessionId;
 use dunlin_net::ConnId;
+use dunlin_protocol::Encoding;
 
 use super::clients::Clients;
 use super::link::Role;
@@ -34,6 +35,11 @@ impl Clients {
         session: SessionId,
         conn: ConnId,
     ) {
+        if turn.cx.data(conn).and_then(|link| link.encoding()) == Some(Encoding::Program) {
+            // The program takes what is there as it gets to it.
+            turn.core.hub.set_blocked(session, true);
+            return self.wake_program_conn(turn, conn);
+        }
         loop {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let pieces = turn.core.hub.outbox(session, &mut slices);
@@ -66,6 +72,9 @@ impl Clients {
     /// The socket has room again.
     pub(super) fn writable(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
         let Some(link) = turn.cx.data(conn) else { return };
+        if link.encoding() == Some(Encoding::Program) {
+            return self.wake_program_conn(turn, conn);
+        }
         if let (Role::Client(_), Some(session)) = (link.role, link.session()) {
             turn.core.hub.set_blocked(session, false);
         }

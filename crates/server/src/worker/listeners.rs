@@ -26,6 +26,8 @@ struct OpenListener {
     /// Proxies that may name the address they act for.
     proxies: Arc<[IpNet]>,
     speaks_tls: bool,
+    /// A program speaks the protocol of its clients.
+    by_program: bool,
 }
 
 /// The address of a listener, its backlog, and how connections reach it.
@@ -34,6 +36,8 @@ struct ListenerSpec<'c> {
     address: SocketAddr,
     backlog: u32,
     ingress: &'c Ingress,
+    /// A program speaks the protocol of its clients.
+    by_program: bool,
 }
 
 /// The change of one listener between two configurations.
@@ -155,6 +159,11 @@ impl<'w> Listeners<'w> {
         self.open.iter().any(|open| open.id == listener && open.speaks_tls)
     }
 
+    /// Whether a program speaks the protocol of a listener's clients.
+    pub(super) fn speaks_by_program(&self, listener: ListenerId) -> bool {
+        self.open.iter().any(|open| open.id == listener && open.by_program)
+    }
+
     /// Stops accepting.
     pub(super) fn close_all(&mut self, cx: &mut Context<Link>) {
         self.open.drain(..).for_each(|open| cx.close_listener(open.id));
@@ -176,7 +185,13 @@ impl<'w> Listeners<'w> {
             cx.listen(place.address, &listen)?
         };
         let speaks_tls = listen.tls.is_some();
-        Ok(OpenListener { name: Arc::clone(name), id, proxies: proxies(place), speaks_tls })
+        Ok(OpenListener {
+            name: Arc::clone(name),
+            id,
+            proxies: proxies(place),
+            speaks_tls,
+            by_program: place.by_program,
+        })
     }
 }
 
@@ -193,7 +208,9 @@ fn changes<'c>(old: &'c Config, new: &'c Config, drains: bool) -> Vec<ListenerCh
             continue;
         }
         match (before, after.filter(|_| !drains)) {
-            (Some(before), Some(after)) if before.address == after.address => {
+            (Some(before), Some(after))
+                if before.address == after.address && before.by_program == after.by_program =>
+            {
                 changes.push(ListenerChange::Update(name, after));
             }
             (before, after) => {
@@ -208,11 +225,16 @@ fn changes<'c>(old: &'c Config, new: &'c Config, drains: bool) -> Vec<ListenerCh
 fn main_place(config: &Config) -> ListenerSpec<'_> {
     let server = &config.server;
     let (address, backlog) = (server.client_addr, server.backlog);
-    ListenerSpec { address, backlog, ingress: &server.client_ingress }
+    ListenerSpec { address, backlog, ingress: &server.client_ingress, by_program: false }
 }
 
 fn place(listener: &dunlin_config::Listener) -> ListenerSpec<'_> {
-    ListenerSpec { address: listener.addr, backlog: listener.backlog, ingress: &listener.ingress }
+    ListenerSpec {
+        address: listener.addr,
+        backlog: listener.backlog,
+        ingress: &listener.ingress,
+        by_program: listener.program.is_some(),
+    }
 }
 
 fn place_of<'c>(config: &'c Config, name: &str) -> Option<ListenerSpec<'c>> {
@@ -234,7 +256,11 @@ fn clamp(backlog: u32) -> i32 {
 /// Its TLS could not be built.
 fn listen_config(settings: &Settings, place: ListenerSpec<'_>) -> io::Result<ListenConfig> {
     let limits = &settings.config.limits;
-    let mut listen = ListenConfig::http();
+    let mut listen = match place.by_program {
+        true => ListenConfig::default(),
+        false => ListenConfig::http(),
+    };
+    listen.limits.output_bytes_max = limits.outbox_bytes_max;
     listen.limits.http = http::Limits {
         head_bytes_max: limits.head_bytes_max,
         headers_max: usize::from(limits.headers_max),
@@ -315,7 +341,7 @@ mod tests {
 
     fn at(port: u16, backlog: u32) -> ListenerSpec<'static> {
         static INGRESS: LazyLock<Ingress> = LazyLock::new(Ingress::default);
-        ListenerSpec { address: address(port), backlog, ingress: &INGRESS }
+        ListenerSpec { address: address(port), backlog, ingress: &INGRESS, by_program: false }
     }
 
     fn opens(name: &str, port: u16, backlog: u32) -> ListenerChange<'static> {

@@ -57,6 +57,7 @@ mod parts;
 mod permission;
 mod poll;
 mod program;
+mod program_conns;
 mod programs;
 mod proxy;
 mod proxy_channels;
@@ -93,7 +94,7 @@ use dunlin_net::{
     Admit, CloseReason, ConnId, Context, EventLoop, Handler, Http, HttpHandler, Interest,
     ListenerId, LoopConfig, Ready, Sleep, TimerId, WebSocket, WebSocketHandler, http, websocket,
 };
-use dunlin_protocol::FrameEncoder;
+use dunlin_protocol::{Encoding, FrameEncoder};
 use dunlin_wire::backoff::Jitter;
 
 use self::accept::Front;
@@ -198,6 +199,7 @@ impl<'w> Worker<'w> {
             budgets: Budgets::default(),
             pending: PendingRequests::default(),
             api_answers: VecDeque::new(),
+            program_answers: VecDeque::new(),
             requests: Requests::default(),
             emitter: WebhookEmitter::default(),
             members_lost: false,
@@ -286,6 +288,8 @@ impl<'w> Worker<'w> {
             turn.core.hub.handle_timeout(now);
         }
         self.api.settle(turn, &mut self.clients);
+        self.run_program_conns(cx);
+        let turn = &mut self.core.turn(cx);
         turn.core.hub.begin_flush(now);
         self.fanout.poll_fanout_slot(turn.core);
         self.clients.flush_outboxes(turn);
@@ -366,8 +370,11 @@ impl Handler for Worker<'_> {
         }
     }
 
-    fn on_open(&mut self, _: &mut Context<Link>, _: ConnId) {
+    fn on_open(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         self.core.count(Metric::Accepted);
+        if is_of_program(cx, conn) {
+            self.clients.open_program_conn(&mut self.core.turn(cx), conn);
+        }
     }
 
     fn on_open_failed(&mut self, _: &mut Context<Link>, link: Link, error: &io::Error) {
@@ -418,12 +425,18 @@ impl Handler for Worker<'_> {
         if cx.data(conn).is_some_and(|link| link.role == Role::Engine) {
             return self.engines.engine_data(&mut self.core.turn(cx), conn, bytes);
         }
+        if is_of_program(cx, conn) {
+            return self.clients.program_data(&mut self.core.turn(cx), conn, Some(bytes));
+        }
         self.clients.deciders.with_backends(|client| client.on_data(cx, conn, bytes));
     }
 
     fn on_eof(&mut self, cx: &mut Context<Link>, conn: ConnId) {
         if cx.data(conn).is_some_and(|link| link.role == Role::Engine) {
             return cx.close(conn);
+        }
+        if is_of_program(cx, conn) {
+            return self.clients.program_data(&mut self.core.turn(cx), conn, None);
         }
         self.clients.deciders.with_backends(|client| client.on_eof(cx, conn));
     }
@@ -457,6 +470,7 @@ impl Handler for Worker<'_> {
             self.clients.sessions.heartbeat.release(link.params());
             self.clients.session_closed(&mut self.core.turn(cx), session);
         }
+        self.clients.program_conn_closed(&mut self.core.turn(cx), conn);
     }
 
     fn on_deadline(&mut self, cx: &mut Context<Link>, conn: ConnId) {
@@ -475,6 +489,7 @@ impl Handler for Worker<'_> {
             Some(Timer::Handshake) => self.front.shake_hands_again(&mut self.core.turn(cx)),
             Some(Timer::Fanout) => self.fanout.gate.handle_timer(),
             Some(Timer::Calls) => self.api.api_calls.handle_timer(),
+            Some(Timer::Programs) => self.clients.program_conns.handle_timer(cx.now_ms()),
             Some(Timer::Backlog) => self.clients.backlogs.handle_timer(cx.now_ms()),
             None => debug_assert!(false, "a timer without a name"),
         }
@@ -496,6 +511,7 @@ impl Handler for Worker<'_> {
         self.clients.expire_subscriptions(&mut self.core.turn(cx));
         self.clients.handle_answers(&mut self.core.turn(cx));
         self.clients.run_programs(&mut self.core.turn(cx));
+        self.run_program_conns(cx);
         self.turn(cx);
         self.clients.deciders.send_to_backends(&mut self.core.turn(cx));
         self.front.enforce_buffer_limits(&mut self.core.turn(cx));
@@ -503,7 +519,7 @@ impl Handler for Worker<'_> {
         self.core.state.loop_stats[self.core.index].turn_ends();
     }
 
-    fn on_sleep(&mut self, _: &mut Context<Link>) -> Sleep {
+    fn on_sleep(&mut self, cx: &mut Context<Link>) -> Sleep {
         if !self.fanout.gate.is_waiting() && self.core.broadcasts_are_due() {
             if self.core.state.fanout_scheduler.is_limited() {
                 // Workers that something has woken meanwhile go first.
@@ -520,6 +536,7 @@ impl Handler for Worker<'_> {
             || self.clients.sessions.subscriptions_have_expired(&self.core)
             || self.clients.deciders.has_answers()
             || self.clients.deciders.programs.is_waiting()
+            || self.clients.has_program_work(&self.core.turn(cx))
             || self.engines.has_engine_events();
         if !self.affected.is_idle() || waits {
             return Sleep::Poll;
@@ -548,6 +565,11 @@ impl Handler for Worker<'_> {
         self.core.state.loop_stats[self.core.index].wakes();
         self.adopt_newest(cx);
     }
+}
+
+/// Whether a program speaks the protocol of a connection.
+fn is_of_program(cx: &mut Context<Link>, conn: ConnId) -> bool {
+    cx.data(conn).is_some_and(|link| link.role == Role::Client(Encoding::Program))
 }
 
 impl HttpHandler for Worker<'_> {

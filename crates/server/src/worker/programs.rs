@@ -1,4 +1,5 @@
-//! Programs in Luau that decide in the place of backends: one machine for each program and worker.
+//! Programs in Luau that decide in the place of backends, and that speak protocols ([`program_conns`](super::program_conns)): one machine
+//! for each program and worker.
 //!
 //! All programs of a worker share a bound on the time of a turn. What comes after it waits, as a call of a backend does, until a later
 //! turn has time.
@@ -8,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_config::{Config, OnError, Program};
-use dunlin_program::{Decision, Fault, Field, Hook, Instance, Limits};
+use dunlin_program::{Decision, Fault, Field, Hook, Instance, Limits, LogLine, Store};
 
 use super::backends::BackendResult;
 use super::clients::Clients;
 use super::deciders::Deciders;
-use super::parts::{ForwardedFields, ProxyCall};
+use super::parts::{CallAnswer, FastMap, ForwardedFields, ProxyCall};
 use super::permission::Permission;
 use super::sessions::Sessions;
 use super::turn::{Core, Turn};
@@ -25,6 +26,8 @@ use dunlin_protocol::{Encoding, Payload};
 
 /// The time of a turn that all programs of a worker share. The event that crosses it is still finished.
 const TURN_TIME_MAX: Duration = Duration::from_micros(500);
+/// What a program may have in `dunlin.shared`, on all workers together.
+const SHARED_BYTES_MAX: usize = 16 << 20;
 /// Lines of a program that a worker logs in a second; the others are counted.
 const LOG_LINES_MAX: u32 = 64;
 
@@ -36,18 +39,32 @@ pub(super) struct Programs {
     spent: Duration,
     /// Events that wait for a later turn, by the number of their call; oldest first.
     waiting: VecDeque<(u64, Vec<(&'static str, OwnedField)>)>,
+    versions: u64,
+    /// Programs whose code has changed, or that are gone, and whose connections do not know yet.
+    pub(super) changed: Vec<Arc<str>>,
+    /// What programs have in `dunlin.shared`, of the keys whose home this worker is.
+    shared: FastMap<Arc<str>, Store>,
 }
 
 /// A program that the settings name.
-struct Loaded {
-    config: Program,
-    instance: Instance,
-    stats: Arc<ProgramStats>,
+pub(super) struct Loaded {
+    pub(super) config: Program,
+    pub(super) running: Running,
+    /// The version before, as long as it has connections.
+    pub(super) earlier: Option<Running>,
+    pub(super) stats: Arc<ProgramStats>,
     /// It has handled an event in this turn.
     used: bool,
     faults: LogGate,
     /// Lines logged in this second, and the second.
     logged: (u32, u64),
+}
+
+/// A version of a program, with the connections whose protocol it speaks.
+pub(super) struct Running {
+    pub(super) version: u64,
+    pub(super) instance: Instance,
+    pub(super) conns: usize,
 }
 
 /// A field of an event that waits.
@@ -94,7 +111,15 @@ impl Programs {
     /// Applies the settings: a program with other code gets a new machine, one that is gone ends.
     pub(super) fn apply(&mut self, core: &Core<'_>) {
         let programs = &core.settings.config.programs;
-        self.of.retain(|name, _| programs.contains_key(name));
+        let changed = &mut self.changed;
+        self.of.retain(|name, _| {
+            let stays = programs.contains_key(name);
+            if !stays {
+                changed.push(Arc::clone(name));
+            }
+            stays
+        });
+        self.shared.retain(|name, _| programs.contains_key(name));
         for (name, config) in programs.iter_shared() {
             if let Some(loaded) = self.of.get_mut(name)
                 && loaded.config.source == config.source
@@ -104,13 +129,22 @@ impl Programs {
             }
             match compiled(name, &config.source) {
                 Ok(code) => {
-                    let stats = match self.of.remove(name) {
-                        Some(before) => before.stats,
-                        None => core.state.programs.begin(core.index, name),
+                    self.versions += 1;
+                    let (stats, instance, earlier) = match self.of.remove(name) {
+                        Some(Loaded { stats, running, .. }) => {
+                            self.changed.push(Arc::clone(name));
+                            let instance = running.instance.succeeded_by(code);
+                            (stats, instance, Some(running).filter(|of| of.conns > 0))
+                        }
+                        None => {
+                            let instance = Instance::new(code, Limits::default());
+                            (core.state.programs.begin(core.index, name), instance, None)
+                        }
                     };
                     let loaded = Loaded {
                         config: Program::clone(config),
-                        instance: Instance::new(code, Limits::default()),
+                        running: Running { version: self.versions, instance, conns: 0 },
+                        earlier,
                         stats,
                         used: false,
                         faults: LogGate::default(),
@@ -122,6 +156,7 @@ impl Programs {
                 Err(error) => {
                     tracing::error!("{error}");
                     self.of.remove(name);
+                    self.changed.push(Arc::clone(name));
                 }
             }
         }
@@ -175,15 +210,10 @@ impl Programs {
         (now_ms, unix_ms): (u64, u64),
     ) -> BackendResult {
         let Some(loaded) = self.of.get_mut(name) else { return Err(ProxyError::Cancelled) };
-        let (stats, restarts) = (&loaded.stats, loaded.instance.restarts());
-        stats.counters.count(ProgramMetric::Calls);
-        loaded.used = true;
-        let decided = loaded.instance.ask(hook(event), fields, (now_ms, unix_ms));
-        let took = loaded.instance.last_event_time();
-        self.spent += took;
-        stats.durations.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        stats.counters.add(ProgramMetric::Restarts, loaded.instance.restarts() - restarts);
-        loaded.log(name, now_ms);
+        let decided = loaded.measure(name, None, now_ms, &mut self.spent, |instance| {
+            instance.ask(hook(event), fields, (now_ms, unix_ms))
+        });
+        let Some(decided) = decided else { return Err(ProxyError::Cancelled) };
         match decided {
             Ok(Decision::Rules) => match event {
                 Event::Subscribe | Event::Publish => Err(ProxyError::Undecided),
@@ -205,20 +235,109 @@ impl Programs {
         }
     }
 
+    pub(super) fn get(&mut self, name: &str) -> Option<&mut Loaded> {
+        self.of.get_mut(name)
+    }
+
+    /// Whether programs have used their time of this turn.
+    pub(super) fn has_no_time(&self) -> bool {
+        self.spent >= TURN_TIME_MAX
+    }
+
+    /// Runs an event of a connection in the version of the program that has it. `None`: that is gone.
+    pub(super) fn run_event<T>(
+        &mut self,
+        (name, version): (&str, u64),
+        now_ms: u64,
+        run: impl FnOnce(&mut Instance) -> T,
+    ) -> Option<T> {
+        let loaded = self.of.get_mut(name)?;
+        loaded.measure(name, Some(version), now_ms, &mut self.spent, run)
+    }
+
+    /// Executes a call of a program's store that all workers share; this worker is the home of its key.
+    pub(super) fn call_shared(
+        &mut self,
+        name: &Arc<str>,
+        call: &[u8],
+        (now_ms, workers): (u64, usize),
+    ) -> CallAnswer {
+        if !self.of.contains_key(name) {
+            return Err((100, "the program is gone".into()));
+        }
+        let store = self.shared.entry(Arc::clone(name));
+        let store = store.or_insert_with(|| Store::new(SHARED_BYTES_MAX.div_ceil(workers)));
+        let called = store.call(call, now_ms);
+        called.map(Into::into).map_err(|(code, why)| (code, why.into()))
+    }
+
     /// A turn ends: machines free memory, and the next turn has its own time.
     pub(super) fn end_turn(&mut self) {
         self.spent = Duration::ZERO;
         for loaded in self.of.values_mut().filter(|loaded| loaded.used) {
             loaded.used = false;
-            loaded.instance.collect();
-            let bytes = loaded.instance.memory_bytes();
+            let (mut bytes, mut conns) = (0, 0);
+            for running in
+                [Some(&mut loaded.running), loaded.earlier.as_mut()].into_iter().flatten()
+            {
+                running.instance.collect();
+                bytes += running.instance.memory_bytes();
+                conns += running.conns;
+            }
             loaded.stats.counters.set(ProgramMetric::Memory, bytes as u64);
+            loaded.stats.counters.set(ProgramMetric::Connections, conns as u64);
         }
     }
 }
 
 impl Loaded {
-    fn report(&mut self, name: &str, now_ms: u64, fault: &Fault) {
+    /// Runs an event in a version of the program; `None`: in the newest. Measures it, and passes on what it has logged. Returns `None`
+    /// if that version is gone.
+    fn measure<T>(
+        &mut self,
+        name: &str,
+        version: Option<u64>,
+        now_ms: u64,
+        spent: &mut Duration,
+        run: impl FnOnce(&mut Instance) -> T,
+    ) -> Option<T> {
+        let version = version.unwrap_or(self.running.version);
+        let (outcome, took, restarts, lines) = {
+            let instance = &mut self.version(version)?.instance;
+            let before = instance.restarts();
+            let outcome = run(instance);
+            let (took, restarts) = (instance.last_event_time(), instance.restarts() - before);
+            (outcome, took, restarts, instance.take_log())
+        };
+        self.used = true;
+        self.stats.counters.count(ProgramMetric::Calls);
+        *spent += took;
+        self.stats.durations.record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        self.stats.counters.add(ProgramMetric::Restarts, restarts);
+        self.log(name, now_ms, lines);
+        Some(outcome)
+    }
+
+    /// Returns a version of the program.
+    pub(super) fn version(&mut self, version: u64) -> Option<&mut Running> {
+        match version == self.running.version {
+            true => Some(&mut self.running),
+            false => self.earlier.as_mut().filter(|of| of.version == version),
+        }
+    }
+
+    /// A connection has left a version, which ends with its last one if there is a newer.
+    pub(super) fn conn_left(&mut self, version: u64) {
+        self.used = true;
+        if let Some(of) = self.version(version) {
+            of.conns = of.conns.saturating_sub(1);
+        }
+        if self.earlier.as_ref().is_some_and(|of| of.conns == 0) {
+            self.earlier = None;
+        }
+    }
+
+    pub(super) fn report(&mut self, name: &str, now_ms: u64, fault: &Fault) {
         self.stats.counters.count(ProgramMetric::of(fault.kind));
         if let Some(before) = self.faults.pass(now_ms) {
             let Fault { kind, line, message, .. } = fault;
@@ -227,8 +346,8 @@ impl Loaded {
     }
 
     /// Passes on what the program has logged.
-    fn log(&mut self, name: &str, now_ms: u64) {
-        for line in self.instance.take_log() {
+    fn log(&mut self, name: &str, now_ms: u64, lines: Vec<LogLine>) {
+        for line in lines {
             let second = now_ms / 1000;
             if self.logged.1 != second {
                 let suppressed = self.logged.0.saturating_sub(LOG_LINES_MAX);

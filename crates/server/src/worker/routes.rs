@@ -158,6 +158,9 @@ impl Clients {
         {
             return;
         }
+        if self.open_program_websocket(turn, conn, request) {
+            return;
+        }
         let config = &turn.core.settings.config;
         if let Some(asset) = config.client.demo_page.then(|| page::asset(request.path)).flatten() {
             if !matches!(request.method, http::Method::Get | http::Method::Head) {

@@ -167,6 +167,9 @@ impl Clients {
     ) {
         let Some(&mut link) = turn.cx.data(conn) else { return };
         let Some(encoding) = link.encoding() else { return };
+        if encoding == Encoding::Program {
+            return self.program_message(turn, conn, message);
+        }
         if encoding == Encoding::Own {
             return self.translated_message(turn, conn, message.payload);
         }
@@ -190,7 +193,7 @@ impl Clients {
     /// Handles a client's ping frame. The pong goes through the outbox, so that it does not split a message.
     pub(super) fn websocket_ping(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, payload: &[u8]) {
         let Some(&mut link) = turn.cx.data(conn) else { return };
-        match link.session() {
+        match link.session().filter(|_| link.encoding() != Some(Encoding::Program)) {
             Some(session) => {
                 turn.core.hub.push(session, |out| encode_frame(out, Opcode::Pong, payload));
             }
@@ -203,7 +206,9 @@ impl Clients {
     /// Handles a client's close frame. It is answered unless the answer would split a message.
     pub(super) fn websocket_closed(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, code: u16) {
         let Some(&mut link) = turn.cx.data(conn) else { return };
-        if link.session().is_some_and(|session| turn.core.hub.outbox_bytes(session) > 0) {
+        if link.encoding() != Some(Encoding::Program)
+            && link.session().is_some_and(|session| turn.core.hub.outbox_bytes(session) > 0)
+        {
             return turn.cx.close(conn);
         }
         turn.cx.answer_close_frame(conn, code);
@@ -219,8 +224,8 @@ impl Clients {
         turn.core.count(Metric::ProtocolErrors);
         let Some(&mut link) = turn.cx.data(conn) else { return };
         turn.core.protocol_error(link, error);
-        let (Some(session), websocket::ProtocolError::Frame(frame)) = (link.session(), error)
-        else {
+        let session = link.session().filter(|_| link.encoding() != Some(Encoding::Program));
+        let (Some(session), websocket::ProtocolError::Frame(frame)) = (session, error) else {
             return turn.cx.answer_websocket_error(conn, error);
         };
         // The close frame is sent after the outbox, where it does not split a message.

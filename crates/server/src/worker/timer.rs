@@ -20,11 +20,13 @@ pub(super) enum Timer {
     Backlog,
     /// Calls of the server API that are held may go on.
     Calls,
+    /// Timers of programs' connections.
+    Programs,
 }
 
 impl Timer {
     pub(super) fn from_u64(number: u64) -> Option<Timer> {
-        const ALL: [Timer; 8] = [
+        const ALL: [Timer; 9] = [
             Timer::Backends,
             Timer::Second,
             Timer::Drain,
@@ -33,6 +35,7 @@ impl Timer {
             Timer::Fanout,
             Timer::Backlog,
             Timer::Calls,
+            Timer::Programs,
         ];
         ALL.into_iter().find(|timer| *timer as u64 == number)
     }

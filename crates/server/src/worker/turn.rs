@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dunlin_bus::SendError;
 use dunlin_hub::{Hub, Now};
-use dunlin_net::Context;
+use dunlin_net::{ConnId, Context};
 use dunlin_protocol::FrameEncoder;
 use dunlin_wire::backoff::Jitter;
 
@@ -40,6 +40,8 @@ pub(super) struct Core<'w> {
     pub(super) pending: PendingRequests,
     /// Answers to commands of the server API that its machine has not taken. While there are any, the worker does not sleep.
     pub(super) api_answers: VecDeque<(CommandPlace, CommandResult)>,
+    /// Replies to commands of programs that these have not taken, with the ids of the commands.
+    pub(super) program_answers: VecDeque<(ConnId, u32, Vec<u8>)>,
     /// What the log needs of requests that are not answered.
     pub(super) requests: Requests,
     pub(super) emitter: WebhookEmitter,

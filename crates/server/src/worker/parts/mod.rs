@@ -26,6 +26,7 @@ mod large_answers;
 mod peer_addresses;
 mod pending;
 mod polls;
+mod program_conns;
 mod proxy_calls;
 mod push_calls;
 mod pusher_sessions;
@@ -61,6 +62,7 @@ pub(super) use self::pending::{
     AckBy, CommandPlace, DeadLetter, Pending, PendingAck, PendingRequests,
 };
 pub(super) use self::polls::{Missed, Poll, PollStep, Polls};
+pub(super) use self::program_conns::{CallAnswer, ProgramConn, ProgramConns, Stage};
 pub(super) use self::proxy_calls::{
     ForwardedData, ForwardedFields, ForwardedTable, ProxyCall, ProxyCalls,
 };

@@ -33,6 +33,8 @@ pub(crate) enum Pending {
     Connect { session: SessionId },
     /// A command of a server API call.
     Api(CommandPlace),
+    /// A call of `dunlin.shared` by the program of a connection.
+    ProgramStore { conn: u64, id: u32 },
     /// An acknowledgement, or a request for a cursor.
     Ack(Box<PendingAck>),
     /// A message that cannot be delivered: it is read, then published elsewhere.
