@@ -198,7 +198,7 @@ impl Clients {
         self.run_program_conn(turn, conn);
     }
 
-    /// The session of a client has ended, or it gets none: its program is told.
+    /// The session of a client has ended, or it gets none: its program handles that.
     pub(super) fn end_program_conn(&mut self, conn: ConnId, code: u32, reason: &str) {
         if let Some(of) = self.program_conns.get(conn) {
             of.end.get_or_insert_with(|| (code, reason.into()));

@@ -30,7 +30,7 @@ pub(crate) struct ProgramConn {
     /// That answer.
     pub(crate) answer: Option<CallAnswer>,
     pub(crate) calls: u32,
-    /// The program has been told that it is open.
+    /// The program knows that it is open.
     pub(crate) opened: bool,
     /// The client sends nothing more.
     pub(crate) eof: bool,
@@ -55,7 +55,7 @@ pub(crate) struct ProgramConn {
 pub(crate) enum Stage {
     #[default]
     Open,
-    /// The program has been told that it ends.
+    /// The program handles its end.
     Closing,
     /// The program knows it no more.
     Closed,
