@@ -4,6 +4,7 @@
 
 mod accounts;
 mod agent;
+mod ages;
 mod broadcast;
 mod channel;
 mod channel_event;

@@ -32,6 +32,10 @@ pub struct NamespaceShare {
     pub channels: u32,
     /// Memory of its publications, in bytes.
     pub history_bytes: usize,
+    /// Publications taken by its channels at home here.
+    pub publications: u64,
+    /// Its publications put into outboxes here.
+    pub deliveries: u64,
 }
 
 /// The lists of channels that nobody is in: what may be removed to make room.
@@ -51,8 +55,23 @@ pub(crate) struct Share {
     pub(crate) channels: u32,
     /// Memory of its publications.
     pub(crate) bytes: usize,
+    /// See [`NamespaceShare`].
+    pub(crate) publications: u64,
+    pub(crate) deliveries: u64,
     /// By [`Idle`]: its channels that nobody is in, idle for longest first.
     idle: [List; 2],
+}
+
+impl From<&Share> for NamespaceShare {
+    fn from(share: &Share) -> NamespaceShare {
+        NamespaceShare {
+            name: Arc::clone(&share.name),
+            channels: share.channels,
+            history_bytes: share.bytes,
+            publications: share.publications,
+            deliveries: share.deliveries,
+        }
+    }
 }
 
 /// The streams that one owner has created.
@@ -129,13 +148,8 @@ impl Shares {
     pub(crate) fn page(&self, from: u32, places: u32) -> (Vec<NamespaceShare>, Option<u32>) {
         let len = self.namespaces.len() as u32;
         let end = from.saturating_add(places).min(len);
-        let of = |share: &Share| NamespaceShare {
-            name: Arc::clone(&share.name),
-            channels: share.channels,
-            history_bytes: share.bytes,
-        };
         let page = self.namespaces.get(from as usize..end as usize).unwrap_or_default();
-        (page.iter().map(of).collect(), (end < len).then_some(end))
+        (page.iter().map(NamespaceShare::from).collect(), (end < len).then_some(end))
     }
 
     pub(crate) fn share(&self, namespace: u32) -> &Share {

@@ -2,7 +2,7 @@
 
 /// Declares an enum of metrics and the set of cells that one thread owns.
 ///
-/// Each line is `Variant, Counter | Gauge, "name", "Help sentence.";`, the name without the registry's prefix. See the
+/// Each line is `Variant, Counter | Gauge | Sum, "name", "Help sentence.";`, the name without the registry's prefix. See the
 /// example in the crate's documentation.
 #[macro_export]
 macro_rules! metrics {
@@ -67,7 +67,8 @@ macro_rules! metrics {
                 encoder: &mut $crate::DescriptorEncoder<'_>,
                 series: impl Iterator<Item = (L, &'a $counters)> + Clone,
             ) -> ::std::fmt::Result {
-                for &metric in $name::ALL {
+                let all = $name::ALL.iter().filter(|metric| metric.family().kind != $crate::Kind::Sum);
+                for &metric in all {
                     let samples = series.clone().map(|(labels, counters)| (labels, counters.get(metric)));
                     metric.family().encode(encoder, samples)?;
                 }

@@ -15,6 +15,8 @@ pub enum Kind {
     Counter,
     /// Rises and falls.
     Gauge,
+    /// The sum of a counter that is exposed with labels elsewhere, by the same name. It is kept, not written.
+    Sum,
 }
 
 /// Name, help and kind of a metric.
@@ -57,6 +59,18 @@ impl Family {
         self.describe(encoder, |mut metric| self.write(&mut metric, value))
     }
 
+    /// Writes the family with one sample without labels that is no whole number.
+    ///
+    /// # Errors
+    ///
+    /// Those of the encoder.
+    pub fn encode_one_f64(&self, encoder: &mut DescriptorEncoder<'_>, value: f64) -> fmt::Result {
+        self.describe(encoder, |mut metric| match self.kind {
+            Kind::Counter => metric.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            Kind::Gauge | Kind::Sum => metric.encode_gauge(&value),
+        })
+    }
+
     fn describe(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -65,7 +79,7 @@ impl Family {
         let (kind, name) = match self.kind {
             // The encoder appends the suffix.
             Kind::Counter => (MetricType::Counter, self.name.strip_suffix("_total")),
-            Kind::Gauge => (MetricType::Gauge, None),
+            Kind::Gauge | Kind::Sum => (MetricType::Gauge, None),
         };
         let (name, unit) = unit_of(name.unwrap_or(self.name));
         write(encoder.encode_descriptor(name, self.help, unit.as_ref(), kind)?)
@@ -74,7 +88,7 @@ impl Family {
     fn write(&self, sample: &mut MetricEncoder<'_>, value: u64) -> fmt::Result {
         match self.kind {
             Kind::Counter => sample.encode_counter::<NoLabelSet, _, f64>(&value, None),
-            Kind::Gauge => sample.encode_gauge(&value),
+            Kind::Gauge | Kind::Sum => sample.encode_gauge(&value),
         }
     }
 }

@@ -28,9 +28,14 @@ impl<const BUCKETS: usize> Default for Histogram<BUCKETS> {
 impl<const BUCKETS: usize> Histogram<BUCKETS> {
     /// Counts a value with plain stores. Only the owning thread may call this.
     pub fn record(&self, ns: u64) {
+        self.record_many(ns, 1);
+    }
+
+    /// Counts a value that has occurred `times` times. Only the owning thread may call this.
+    pub fn record_many(&self, ns: u64, times: u64) {
         let add = |cell: &AtomicU64, n| cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
-        add(&self.buckets[bucket_of(ns, BUCKETS)], 1);
-        add(&self.sum_ns, ns);
+        add(&self.buckets[bucket_of(ns, BUCKETS)], times);
+        add(&self.sum_ns, ns.wrapping_mul(times));
         if ns > self.max_ns.load(Relaxed) {
             self.max_ns.store(ns, Relaxed);
         }

@@ -36,11 +36,13 @@
 mod counters;
 mod family;
 mod histogram;
+mod labelled;
 mod live;
 pub mod text;
 
 pub use family::{Family, Kind};
 pub use histogram::{Histogram, Snapshot};
+pub use labelled::{Cell, Count, LabelValue, Labelled, Labels, Pairs, SECONDS};
 pub use live::LiveSeries;
 pub use prometheus_client::collector::Collector;
 pub use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};

@@ -64,6 +64,14 @@ pub enum Format {
 }
 
 impl Format {
+    /// Returns the format as one word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Json => "json",
+            Format::Protobuf => "protobuf",
+        }
+    }
+
     /// Returns the separator between two joined frames.
     pub const fn separator(self) -> &'static [u8] {
         match self {

@@ -100,20 +100,36 @@ pub enum PushMethod {
 }
 
 impl PushMethod {
+    /// Returns the path below `/api/`.
+    pub const fn path(self) -> &'static str {
+        match self {
+            PushMethod::Push => "push",
+            PushMethod::Batch => "push/batch",
+            PushMethod::Register => "push/devices/register",
+            PushMethod::Remove => "push/devices/remove",
+            PushMethod::List => "push/devices/list",
+            PushMethod::Feed => "push/devices/feed",
+            PushMethod::Outcomes => "push/outcomes/feed",
+            PushMethod::ScheduledList => "push/scheduled/list",
+            PushMethod::ScheduledCancel => "push/scheduled/cancel",
+        }
+    }
+
+    const ALL: [PushMethod; 9] = [
+        PushMethod::Push,
+        PushMethod::Batch,
+        PushMethod::Register,
+        PushMethod::Remove,
+        PushMethod::List,
+        PushMethod::Feed,
+        PushMethod::Outcomes,
+        PushMethod::ScheduledList,
+        PushMethod::ScheduledCancel,
+    ];
+
     /// Returns the method of a path below `/api/`.
     pub fn find(path: &str) -> Option<PushMethod> {
-        Some(match path {
-            "push" => PushMethod::Push,
-            "push/batch" => PushMethod::Batch,
-            "push/devices/register" => PushMethod::Register,
-            "push/devices/remove" => PushMethod::Remove,
-            "push/devices/list" => PushMethod::List,
-            "push/devices/feed" => PushMethod::Feed,
-            "push/outcomes/feed" => PushMethod::Outcomes,
-            "push/scheduled/list" => PushMethod::ScheduledList,
-            "push/scheduled/cancel" => PushMethod::ScheduledCancel,
-            _ => return None,
-        })
+        PushMethod::ALL.into_iter().find(|method| method.path() == path)
     }
 }
 

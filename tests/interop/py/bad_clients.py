@@ -121,7 +121,7 @@ def many_silent_clients(server):
         # One address has room for so many that have not said who they are: limits.unauthenticated_per_address_max. The rest is
         # turned away, unless some of the first were timed out before the last came: limits.head_timeout_ms, 10 s in development mode.
         room = min(count, 8_192)
-        refused = lambda: server.counted("dunlin_connections_refused_unauthenticated_total")
+        refused = lambda: server.counted(r'dunlin_connections_refused_total\{reason="limits.unauthenticated_per_address_max"')
         timed_out = lambda: server.counted("dunlin_connections_timed_out_total")
         until(lambda: timed_out() + refused() >= count - room, "all but an address's share to be turned away or timed out", timeout_s=30)
         cost = server.memory_bytes() - before
@@ -140,8 +140,8 @@ def door(server):
         assert knock("127.0.0.1") == 20, "connections_per_address_max is 20"
         assert knock("127.0.0.2") == 20, "another address has room of its own"
         assert knock("127.0.0.3") == 10, "connections_max is 50"
-        until(lambda: server.counted("dunlin_connections_refused_address_limit_total") == 20, "the refusals by address in /metrics")
-        until(lambda: server.counted("dunlin_connections_refused_total") == 20, "the refusals in all in /metrics")
+        until(lambda: server.counted(r'dunlin_connections_refused_total\{reason="limits.connections_per_address_max"') == 20, "the refusals by address in /metrics")
+        until(lambda: server.counted(r'dunlin_connections_refused_total\{reason="limits.connections_max"') == 20, "the refusals in all in /metrics")
         until(lambda: server.counted(r"dunlin_connections\{") == 50, "fifty open connections in /metrics")
     until(lambda: server.exchange("GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[0] == 404, "the door to open again")
 

@@ -14,7 +14,8 @@ use crate::server_api::{ApiError, CommandOutcome, CommandResult};
 pub struct Plan {
     /// The app that called.
     pub app: Arc<App>,
-    shape: ResponseShape,
+    /// The shape of its answer.
+    pub shape: ResponseShape,
     info: RequestedInfo,
     channels: Vec<ChannelPlan>,
     /// Whether the attributes have been requested; they follow the action of the call.
@@ -38,6 +39,20 @@ pub enum ResponseShape {
     Users,
     /// `{}`.
     Done,
+}
+
+impl ResponseShape {
+    /// Returns the call that is answered in this shape, as one word.
+    pub const fn method(self) -> &'static str {
+        match self {
+            ResponseShape::Events => "events",
+            ResponseShape::Batch => "batch_events",
+            ResponseShape::Channels => "channels",
+            ResponseShape::Channel => "channel",
+            ResponseShape::Users => "users",
+            ResponseShape::Done => "terminate_connections",
+        }
+    }
 }
 
 struct ChannelPlan {

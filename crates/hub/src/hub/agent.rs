@@ -199,6 +199,8 @@ impl Hub {
         let Some(key) = self.engines.begin(self.now.ms, engine, waiter) else {
             return self.engine_refuses(from, request);
         };
+        let namespace = self.shares.namespace(&options.namespace);
+        self.shares.share_mut(namespace).publications += 1;
         let publish = EnginePublish { token: key.into(), channel, retention, publish, time_ms };
         self.engines.send(engine, EngineRequest::Publish(Box::new(publish)));
     }

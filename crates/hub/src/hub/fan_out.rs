@@ -196,7 +196,9 @@ impl Hub {
     /// subscriber whose outbox is full may be disconnected.
     pub(super) fn fan_out(&mut self, at: u32, fan_out: &FanOut<'_>) {
         let FanOut { outgoing, label, estimate_bytes, flags, mask, repeats, paced } = *fan_out;
-        let Self { channels, sessions, encoder, log, dirty, flush_wanted, broadcasts, .. } = self;
+        let Self {
+            channels, sessions, encoder, log, dirty, flush_wanted, broadcasts, ages, ..
+        } = self;
         let filters = if flags & FILTERED != 0 { self.filters.get(&at) } else { None };
         let mut broadcast = paced.and_then(|flag| {
             let Channel { name, options, .. } = &channels[at];
@@ -273,8 +275,17 @@ impl Hub {
             }
         }
         dirty.extend(urgent);
+        let is_paced = broadcast.is_some();
         if let Some(broadcast) = broadcast {
             broadcast.is_behind |= is_behind;
+        }
+        if let Outgoing::Publication { publication, .. } = outgoing {
+            // A broadcast counts its writes when they are made.
+            if !is_paced {
+                ages.add(publication.time_ms(), delivered);
+            }
+            let namespace = self.shares.namespace(&channels[at].options.namespace);
+            self.shares.share_mut(namespace).deliveries += delivered;
         }
         for (frame, created) in frames.iter().zip(created) {
             if !frame.is_none() {

@@ -40,6 +40,12 @@ impl Hub {
         flush
     }
 
+    /// The deliveries since the last call: times of publications ([`Publication::time_ms`](crate::Publication::time_ms)), each with
+    /// how often it was delivered. Of broadcasts that take several turns, the time at which they began.
+    pub fn take_delivered(&mut self) -> impl Iterator<Item = (u64, u64)> {
+        self.ages.take()
+    }
+
     /// Whether outboxes are full only because they were not flushed: flush before handling more input.
     pub fn wants_flush(&self) -> bool {
         self.flush_wanted || self.is_short_of_memory()

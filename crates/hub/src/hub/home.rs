@@ -217,6 +217,8 @@ impl Hub {
                 self.idempotency.remember(namespace, &channel, key, result, self.now.ms);
         }
         self.stats.publications += 1;
+        let namespace = self.shares.namespace(&options.namespace);
+        self.shares.share_mut(namespace).publications += 1;
         let publication = Publication::from(PublicationParts {
             offset: position.offset,
             data: publish.data,

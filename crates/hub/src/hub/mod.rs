@@ -36,6 +36,7 @@ use self::announce::Announcements;
 use self::forms::DeltaChannel;
 use self::walk::Walks;
 use crate::agent::Engines;
+use crate::ages::DeliveredAges;
 use crate::broadcast::Broadcasts;
 use crate::channel::{Channel, NameHasher, Subscription};
 use crate::channel_event::{ChannelEvent, ChannelEventFilter};
@@ -138,6 +139,8 @@ pub struct Hub {
     deltas: HashMap<u32, DeltaChannel, RandomState>,
     /// The traffic of each tenant since it was last taken.
     tenant_traffic: HashMap<Box<str>, TenantTraffic, RandomState>,
+    /// Deliveries since they were last taken.
+    ages: DeliveredAges,
     /// Buffer for one delta.
     patch: Vec<u8>,
 
@@ -228,6 +231,7 @@ impl Hub {
             filter_shares: FilterShares::default(),
             deltas: HashMap::default(),
             tenant_traffic: HashMap::default(),
+            ages: DeliveredAges::default(),
             patch: Vec::new(),
             log: FrameLog::new(),
             pending_bytes: 0,

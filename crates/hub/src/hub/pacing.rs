@@ -236,6 +236,7 @@ impl Hub {
                 1
             };
             self.broadcasts.charge(at, messages, bytes);
+            self.ages.add(self.broadcasts.running[at].status.started_unix_ms, 1);
             let shares = shares(bytes);
             self.broadcasts.budget = self.broadcasts.budget.saturating_sub(shares);
             let broadcast = &mut self.broadcasts.running[at];

@@ -26,6 +26,11 @@ impl Hub {
         self.shares.page(from, places)
     }
 
+    /// Usage of a namespace, if it has been used.
+    pub fn namespace(&self, name: &str) -> Option<NamespaceShare> {
+        self.shares.find(name).map(|at| self.shares.share(at).into())
+    }
+
     /// The number of sessions and distinct users of a tenant here.
     pub fn population(&self, tenant: &str) -> (u32, u32) {
         self.users.of_tenant(tenant)

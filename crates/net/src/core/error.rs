@@ -72,6 +72,22 @@ pub enum CloseReason {
     Io(io::ErrorKind),
 }
 
+impl CloseReason {
+    /// Returns the reason as one word, for a label.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            CloseReason::Peer => "peer",
+            CloseReason::Local => "local",
+            CloseReason::Aborted => "aborted",
+            CloseReason::TimedOut => "timed_out",
+            CloseReason::ProtocolError => "protocol_error",
+            CloseReason::OutOfMemory => "out_of_memory",
+            CloseReason::Displaced => "displaced",
+            CloseReason::Io(_) => "io",
+        }
+    }
+}
+
 impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

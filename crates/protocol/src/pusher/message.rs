@@ -42,6 +42,21 @@ pub enum Message<'a> {
     },
 }
 
+impl Message<'_> {
+    /// Returns what kind of message it is, as one word.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Message::Ping => "ping",
+            Message::Pong => "pong",
+            Message::Subscribe(_) => "subscribe",
+            Message::Unsubscribe { .. } => "unsubscribe",
+            Message::SignIn(_) => "sign_in",
+            Message::ClientEvent { .. } => "client_event",
+            Message::Unknown { .. } => "unknown",
+        }
+    }
+}
+
 /// A request to subscribe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]

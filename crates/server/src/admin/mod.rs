@@ -105,7 +105,9 @@ use crate::clock::unix_ms;
 use crate::log::{self, Entry, Kind};
 use crate::message::admin::AdminMessage;
 use crate::message::bus::Endpoint;
+use crate::metrics::labelled::{AdminDuration, AdminRequest};
 use crate::metrics::log_gate::LogGate;
+use crate::metrics::process::{BuildInfo, ProcessMetrics};
 use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
@@ -147,6 +149,30 @@ pub(crate) struct AdminConnection {
     path: Box<str>,
     began_ms: u64,
     has_access_log: bool,
+    /// Its request, until that is answered.
+    counted: Option<CountedRequest>,
+}
+
+/// A request as metrics have it.
+struct CountedRequest {
+    endpoint: &'static str,
+    began: Instant,
+    state: Arc<ServerState>,
+}
+
+impl std::fmt::Debug for CountedRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CountedRequest").field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+impl CountedRequest {
+    fn answered(self, status: u16) {
+        let (endpoint, labelled) = (self.endpoint, self.state.labelled_of_admin());
+        labelled.admin_requests.of(AdminRequest { endpoint, status: status.into() }).increment();
+        let took = self.began.elapsed().as_nanos() as u64;
+        labelled.admin_durations.of(AdminDuration { endpoint }).record(took);
+    }
 }
 
 /// The context of the admin thread's loop.
@@ -298,7 +324,10 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
     cx.run_every(1000, Timer::Second as u64);
     let counters = Arc::<ConfigCounters>::default();
-    let mut registry = Registry::with_prefix("dunlin");
+    let mut all_metrics = Registry::default();
+    all_metrics.register_collector(Box::new(ProcessMetrics::new(state.uptime_s())));
+    let registry = all_metrics.sub_registry_with_prefix("dunlin");
+    registry.register_collector(Box::new(BuildInfo));
     registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
     registry.register_collector(Box::new(Arc::clone(&counters)));
     registry.register_collector(Box::new(Arc::clone(&state.effects)));
@@ -349,7 +378,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         accept_log: LogGate::default(),
         unreached: Vec::new(),
         counters,
-        registry,
+        registry: all_metrics,
     };
     event_loop.run(&mut admin)
 }
@@ -373,6 +402,13 @@ fn listen_config(settings: &Config, tls: &Tls) -> io::Result<ListenConfig> {
 impl Admin {
     /// Keeps what the log needs of a request until it is answered.
     fn note_request(&self, cx: &mut Cx, conn: ConnId, head: &http::RequestHead<'_>) {
+        if let Some(caller) = cx.data(conn) {
+            caller.counted = Some(CountedRequest {
+                endpoint: openapi::endpoint(head.path),
+                began: Instant::now(),
+                state: Arc::clone(&self.state),
+            });
+        }
         let has_access_log = self.store.head().config.server.admin_ingress.access_log;
         if !has_access_log && !log::is_enabled(Kind::AdminRefused) {
             return;
@@ -812,6 +848,9 @@ fn tell_refused(cx: &mut Cx, conn: ConnId, status: u16, reason: &str) {
 /// Answers the outstanding request of a connection, unless the client has disconnected.
 fn respond(cx: &mut Cx, conn: ConnId, status: u16, headers: &[(&str, &str)], body: &[u8]) {
     let response = http::Response { status, headers, body };
+    if let Some(counted) = cx.data(conn).and_then(|caller| caller.counted.take()) {
+        counted.answered(status);
+    }
     tell_answered(cx, conn, &response);
     if cx.outstanding(conn).and_then(|id| cx.respond(id, &response)).is_err() {
         cx.abort(conn);

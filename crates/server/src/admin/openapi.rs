@@ -10,12 +10,47 @@ pub(super) fn document() -> &'static str {
     DOCUMENT.get_or_init(|| TEMPLATE.replacen("VERSION", env!("CARGO_PKG_VERSION"), 1))
 }
 
+/// Returns the first part of a path as the document has it, for a label; `other` if it has no such path.
+pub(super) fn endpoint(path: &str) -> &'static str {
+    static ENDPOINTS: OnceLock<Vec<String>> = OnceLock::new();
+    let endpoints = ENDPOINTS.get_or_init(|| {
+        let document: serde_json::Value = serde_json::from_str(document()).unwrap_or_default();
+        let paths = document["paths"].as_object().into_iter().flat_map(|paths| paths.keys());
+        let mut first: Vec<_> = paths.map(|path| first_part(path).to_owned()).collect();
+        first.sort();
+        first.dedup();
+        first
+    });
+    let path = first_part(path);
+    endpoints.iter().find(|of| *of == path).map_or("other", |of| of)
+}
+
+fn first_part(path: &str) -> &str {
+    let end = path.bytes().skip(1).position(|byte| matches!(byte, b'/' | b'{'));
+    &path[..end.map_or(path.len(), |at| at + 1)]
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
 
     use super::*;
     use crate::admin::problem::PROBLEM_TYPES;
+
+    #[test]
+    fn endpoint_is_the_first_part_of_a_path_that_there_is() {
+        for (path, of) in [
+            ("/config", "/config"),
+            ("/config/limits/connections_max", "/config"),
+            ("/metrics", "/metrics"),
+            ("/nothing/of/it", "other"),
+            ("/", "/"),
+            ("", "other"),
+            ("/configuration", "other"),
+        ] {
+            assert_eq!(endpoint(path), of, "{path}");
+        }
+    }
 
     #[test]
     fn every_reference_leads_somewhere_and_every_status_of_a_problem_is_described() {

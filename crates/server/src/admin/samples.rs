@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::problem::{self, ProblemDetails};
 use super::unix_ms;
 use crate::metrics::Metric;
+use crate::metrics::process::{cpu_ns, memory_bytes};
 use crate::state::ServerState;
 
 /// Seconds between two samples.
@@ -247,7 +248,7 @@ impl Samples {
         set(Series::Busy, largest(|worker| f64::from(worker.busy)));
         let cpu_ns = cpu_ns();
         set(Series::Cpu, cpu_ns.saturating_sub(self.before.cpu_ns) as f64 / (took_s * 1e9));
-        set(Series::Resident, resident_bytes() as f64);
+        set(Series::Resident, memory_bytes()[1] as f64);
 
         let busy_ns = turns.iter().map(Snapshot::sum_ns).collect();
         self.before = Before { at_ns, cpu_ns, counts, busy_ns, hops, turns };
@@ -334,20 +335,6 @@ struct Page {
     newest: u64,
     newest_unix_ms: u64,
     series: std::collections::BTreeMap<&'static str, Vec<f32>>,
-}
-
-/// CPU time of the process.
-fn cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
-        + u64::try_from(time.tv_nsec).unwrap_or(0)
-}
-
-/// Resident memory of the process; 0 if the kernel does not tell.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
 #[cfg(test)]

@@ -528,5 +528,6 @@ fn connections_of_a_user_are_bounded_and_in_each_tenant_for_themselves() {
     bound(0);
     let _many: Vec<_> =
         (0..5).map(|_| Subscriber::at(server.clients, "news", &ada("acme"))).collect();
-    assert!(server.get("/metrics").body.contains("dunlin_connections_refused_user_limit_total"));
+    let reason = r#"dunlin_connections_refused_total{reason="limits.connections_per_user_max"}"#;
+    assert!(server.get("/metrics").body.contains(reason));
 }

@@ -1,13 +1,16 @@
-//! The collector of all workers' metrics.
+//! The collector of what workers, and the admin thread, have counted.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_metrics::{Collector, DescriptorEncoder, Snapshot};
+use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, Snapshot};
 
 use crate::metrics::Counters;
+use crate::metrics::labelled::LabelledCounters;
+use crate::metrics::namespaces::NamespaceGauges;
 use crate::state::ServerState;
 
-/// Encodes one series per worker for each metric.
+/// Encodes a series of each worker for what has no other label, and the sum of all workers for what has.
 pub(super) struct WorkerMetrics(pub(super) Arc<ServerState>);
 
 impl std::fmt::Debug for WorkerMetrics {
@@ -21,6 +24,21 @@ impl Collector for WorkerMetrics {
         let labels = |worker: usize| [("worker", worker)];
         let counters = self.0.counters.iter().enumerate();
         Counters::encode(&mut encoder, counters.map(|(worker, of)| (labels(worker), of)))?;
+        LabelledCounters::encode(&mut encoder, self.0.labelled.iter())?;
+        NamespaceGauges::encode(&mut encoder, self.0.namespaces.iter())?;
+        let mut sessions = BTreeMap::<_, u64>::new();
+        for (of, count) in self.0.transports.iter().flat_map(|worker| worker.by_protocol()) {
+            *sessions.entry(of).or_default() += count;
+        }
+        let family = Family {
+            name: "sessions",
+            help: "Sessions of connected clients, by transport and format.",
+            kind: Kind::Gauge,
+        };
+        let sessions = sessions.into_iter().map(|((transport, protocol), count)| {
+            ([("transport", transport), ("protocol", protocol)], count)
+        });
+        family.encode(&mut encoder, sessions)?;
         let loops = self.0.loop_stats.iter().enumerate();
         Snapshot::encode(
             &mut encoder,
@@ -32,7 +50,16 @@ impl Collector for WorkerMetrics {
             &mut encoder,
             ("bus_hop_seconds", "Time from another worker's send to this one's receive."),
             5..32,
-            loops.map(|(worker, of)| (labels(worker), of.hop_times.snapshot())),
+            loops.clone().map(|(worker, of)| (labels(worker), of.hop_times.snapshot())),
+        )?;
+        Snapshot::encode(
+            &mut encoder,
+            (
+                "delivery_duration_seconds",
+                "From the time of a publication to the end of the turn that wrote it to clients, for each client; to the millisecond, and by the clocks of two nodes if it came from another one.",
+            ),
+            20..35,
+            loops.map(|(worker, of)| (labels(worker), of.delivery_times.snapshot())),
         )
     }
 }

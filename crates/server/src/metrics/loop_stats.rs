@@ -22,6 +22,8 @@ pub(crate) struct LoopStats {
     pub(crate) turn_times: Histogram,
     /// Latency from another worker's send to the receive here, including the time to wake.
     pub(crate) hop_times: Histogram,
+    /// From the times of publications to the ends of the turns in which they were written to clients.
+    pub(crate) delivery_times: Histogram,
 }
 
 impl LoopStats {
@@ -33,6 +35,7 @@ impl LoopStats {
             sleeps: AtomicU64::new(0),
             turn_times: Histogram::default(),
             hop_times: Histogram::default(),
+            delivery_times: Histogram::default(),
         }
     }
 

@@ -4,8 +4,11 @@
 //! instruction. The admin thread reads all of them for `/metrics`.
 
 pub(crate) mod effect_counts;
+pub(crate) mod labelled;
 pub(crate) mod log_gate;
 pub(crate) mod loop_stats;
+pub(crate) mod namespaces;
+pub(crate) mod process;
 pub(crate) mod transports;
 
 use dunlin_metrics::{Collector, DescriptorEncoder, metrics};
@@ -17,7 +20,7 @@ metrics! {
     Counters;
     Connections, Gauge, "connections", "Open client connections.";
     Unauthenticated, Gauge, "connections_unauthenticated", "Open connections whose peers have not shown who they are.";
-    Sessions, Gauge, "sessions", "Sessions of connected clients, on every transport.";
+    Sessions, Sum, "sessions", "Sessions of connected clients, on every transport.";
     Subscriptions, Gauge, "subscriptions", "Subscriptions of all sessions.";
     Channels, Gauge, "channels", "Channels at home on this worker.";
     BufferedBytes, Gauge, "connection_buffered_bytes", "Bytes of connections held in buffers: parts of requests and messages, answers that were not read.";
@@ -25,30 +28,30 @@ metrics! {
     HistoryBytes, Gauge, "history_bytes", "Bytes of publications kept in channel histories.";
     FilterBytes, Gauge, "filter_bytes", "Bytes of the filters that clients have subscribed with.";
     Accepted, Counter, "connections_accepted_total", "Connections accepted.";
-    RefusedTotal, Counter, "connections_refused_total", "Connections refused: limits.connections_max reached.";
-    RefusedAddress, Counter, "connections_refused_address_limit_total", "Connections refused: limits.connections_per_address_max reached.";
-    RefusedUser, Counter, "connections_refused_user_limit_total", "Connections refused: limits.connections_per_user_max reached.";
-    RefusedUnauthenticated, Counter, "connections_refused_unauthenticated_total", "Connections refused: limits.unauthenticated_per_address_max reached.";
+    RefusedTotal, Sum, "connections_refused_total", "Connections refused: limits.connections_max reached.";
+    RefusedAddress, Sum, "connections_refused_address_total", "Connections refused: limits.connections_per_address_max reached.";
+    RefusedUser, Sum, "connections_refused_user_total", "Connections refused: limits.connections_per_user_max reached.";
+    RefusedUnauthenticated, Sum, "connections_refused_unauthenticated_total", "Connections refused: limits.unauthenticated_per_address_max reached.";
     Displaced, Counter, "connections_displaced_total", "Connections closed unauthenticated to make room for newer ones: limits.unauthenticated_max reached, or no file descriptor left.";
     ProxyFailed, Counter, "proxy_headers_refused_total", "Connections of trusted proxies closed: their PROXY protocol header was malformed or did not come.";
     ForwardedMalformed, Counter, "forwarded_for_refused_total", "Requests of trusted proxies refused: X-Forwarded-For had something else than addresses.";
     HandshakesFailed, Counter, "tls_handshakes_failed_total", "TLS handshakes that failed or took too long.";
-    HandshakesRefused, Counter, "tls_handshakes_refused_total", "Connections refused: limits.handshakes_per_address_per_s_max reached.";
+    HandshakesRefused, Sum, "tls_handshakes_refused_total", "Connections refused: limits.handshakes_per_address_per_s_max reached.";
     HandshakesPaused, Counter, "tls_handshakes_paused_total", "Times accepting TLS connections paused: limits.handshakes_per_s_max reached.";
     BuffersEvicted, Counter, "connections_closed_buffered_total", "Connections closed: they held the most of what limits.buffered_bytes_max and its like allow.";
     RefusedRate, Counter, "connections_refused_rate_total", "Times accepting paused: limits.accepts_per_s_max reached.";
     RefusedDescriptors, Counter, "accept_descriptor_exhausted_total", "Times accepting paused: no file descriptor was left.";
-    Closed, Counter, "connections_closed_total", "Connections closed, for any reason.";
+    Closed, Sum, "connections_closed_total", "Connections closed, for any reason.";
     DeadlinesMissed, Counter, "connections_timed_out_total", "Connections closed: a request, a handshake, a connect command or a pong came too late.";
     HttpRequests, Counter, "http_requests_total", "HTTP requests, the server API included.";
-    HttpErrors, Counter, "http_request_errors_total", "HTTP requests answered with a 4xx or 5xx status, malformed ones included.";
-    ApiCommands, Counter, "api_commands_total", "Server API commands, each command of a batch counted.";
+    HttpErrors, Sum, "http_request_errors_total", "HTTP requests answered with a 4xx or 5xx status, malformed ones included.";
+    ApiCommands, Sum, "api_commands_total", "Server API commands, each command of a batch counted.";
     ApiErrors, Counter, "api_errors_total", "Server API commands answered with an error.";
-    Commands, Counter, "client_commands_total", "Commands of the client protocol.";
-    CommandErrors, Counter, "client_command_errors_total", "Commands of the client protocol answered with an error.";
+    Commands, Sum, "client_commands_total", "Commands of the client protocol.";
+    CommandErrors, Sum, "client_command_errors_total", "Commands of the client protocol answered with an error.";
     KeysAwaited, Counter, "token_keys_awaited_total", "Times a client's command had to wait for the key of its token.";
     CommandsDelayed, Counter, "client_commands_delayed_total", "Times a client's commands had to wait: its budget, or its share of a turn, was used up.";
-    Disconnects, Counter, "client_disconnects_total", "Clients disconnected by the server with a code.";
+    Disconnects, Sum, "client_disconnects_total", "Clients disconnected by the server with a code.";
     ProtocolErrors, Counter, "protocol_errors_total", "Malformed HTTP, WebSocket or client protocol input.";
     MessagesIn, Counter, "publications_received_total", "Publications received on this worker from clients and the server API.";
     MessagesOut, Counter, "messages_delivered_total", "Messages put into client outboxes.";

@@ -15,6 +15,15 @@ impl TransportGauges {
         self.0.iter().zip(sessions).for_each(|(cell, count)| cell.store(*count, Relaxed));
     }
 
+    /// Returns transport and protocol of each encoding, with its sessions; several encodings share them.
+    pub(crate) fn by_protocol(&self) -> impl Iterator<Item = ((&'static str, &'static str), u64)> {
+        self.0.iter().enumerate().filter_map(|(index, cell)| {
+            let encoding = Encoding::of(EncodingId(index as u8))?;
+            let labels = (encoding.transport(), encoding.format().name());
+            Some((labels, u64::from(cell.load(Relaxed))))
+        })
+    }
+
     /// Returns the transports that have sessions, with the number of these; several encodings share a transport.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().enumerate().filter_map(|(index, cell)| {

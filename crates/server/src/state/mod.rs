@@ -30,7 +30,9 @@ use crate::limits::shared_buckets::SharedBuckets;
 use crate::log::live::LiveTraces;
 use crate::message::bus::Addresses;
 use crate::metrics::effect_counts::EffectCounts;
+use crate::metrics::labelled::LabelledCounters;
 use crate::metrics::loop_stats::LoopStats;
+use crate::metrics::namespaces::NamespaceGauges;
 use crate::metrics::transports::TransportGauges;
 use crate::metrics::{Counters, KeyCounters, Metric};
 use crate::program::Program;
@@ -100,8 +102,12 @@ pub(crate) struct ServerState {
     pub(crate) monitor: OnceLock<Monitor>,
     /// One set per worker.
     pub(crate) counters: Vec<Counters>,
+    /// One set per worker, and that of the admin thread.
+    pub(crate) labelled: Vec<LabelledCounters>,
     /// Per worker: its sessions by transport.
     pub(crate) transports: Vec<TransportGauges>,
+    /// Per worker: what happens in each namespace.
+    pub(crate) namespaces: Vec<NamespaceGauges>,
     /// Statistics and state of the webhooks.
     pub(crate) webhooks: WebhooksState,
     /// Which members of upstreams are not healthy.
@@ -184,7 +190,9 @@ impl ServerState {
             bus: Addresses::new(workers),
             monitor: OnceLock::new(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
+            labelled: (0..=workers).map(|_| LabelledCounters::default()).collect(),
             transports: (0..workers).map(|_| TransportGauges::default()).collect(),
+            namespaces: (0..workers).map(|_| NamespaceGauges::default()).collect(),
             proxies: Arc::default(),
             programs: Arc::default(),
             effects: Arc::default(),
@@ -212,6 +220,11 @@ impl ServerState {
     /// Returns the node number in session ids under these settings.
     pub(crate) fn node_number(&self, config: &Config) -> u16 {
         self.cluster.number().unwrap_or(config.server.node)
+    }
+
+    /// Returns the counters with labels of the admin thread.
+    pub(crate) fn labelled_of_admin(&self) -> &LabelledCounters {
+        &self.labelled[self.workers()]
     }
 
     /// Returns the number of workers.

@@ -54,10 +54,8 @@ impl Front<'_> {
     ) -> Admit {
         self.take_accept(turn);
         if !self.accept_limits.has_room(turn.cx.stats().connections) {
-            turn.core.count(Metric::RefusedDescriptors);
-            if let Some(peer) = peer {
-                turn.core.connection_refused(peer.ip(), "no file descriptor is left");
-            }
+            let limit = (Metric::RefusedDescriptors, "no file descriptor is left");
+            turn.core.connection_refused(peer.map(|peer| peer.ip()), limit);
             return Admit::Refuse;
         }
         let Some(peer) = peer else { return Admit::Refuse };
@@ -86,25 +84,23 @@ impl Front<'_> {
     fn admit(&mut self, core: &mut Core<'_>, address: IpAddr, source: Source) -> Option<Peer> {
         let limits = &core.settings.config.limits;
         let counted = CountedAddress::of(address, limits.ipv6_prefix_bits);
-        let (refused, limit) =
-            match core.state.admissions.admit(counted, limits, source == Source::Proxy) {
-                Admission::Granted => {
-                    let may_name_others = source != Source::Client;
-                    return Some(Peer::new(
-                        core.peers.intern(address, limits.ipv6_prefix_bits),
-                        may_name_others,
-                    ));
-                }
-                Admission::TotalReached => (Metric::RefusedTotal, "limits.connections_max"),
-                Admission::AddressReached => {
-                    (Metric::RefusedAddress, "limits.connections_per_address_max")
-                }
-                Admission::UnauthenticatedReached => {
-                    (Metric::RefusedUnauthenticated, "limits.unauthenticated_per_address_max")
-                }
-            };
-        core.count(refused);
-        core.connection_refused(address, limit);
+        let limit = match core.state.admissions.admit(counted, limits, source == Source::Proxy) {
+            Admission::Granted => {
+                let may_name_others = source != Source::Client;
+                return Some(Peer::new(
+                    core.peers.intern(address, limits.ipv6_prefix_bits),
+                    may_name_others,
+                ));
+            }
+            Admission::TotalReached => (Metric::RefusedTotal, "limits.connections_max"),
+            Admission::AddressReached => {
+                (Metric::RefusedAddress, "limits.connections_per_address_max")
+            }
+            Admission::UnauthenticatedReached => {
+                (Metric::RefusedUnauthenticated, "limits.unauthenticated_per_address_max")
+            }
+        };
+        core.connection_refused(Some(address), limit);
         None
     }
 
@@ -177,8 +173,8 @@ impl Front<'_> {
         let address = (!is_proxy).then(|| CountedAddress::of(peer, limits.ipv6_prefix_bits));
         let handshake = self.accept_limits.handle_handshake(turn.cx.now_ms(), address, limits);
         let Handshake::Begins { pause_ms } = handshake else {
-            turn.core.count(Metric::HandshakesRefused);
-            turn.core.connection_refused(peer, "limits.handshakes_per_address_per_s_max");
+            let limit = "limits.handshakes_per_address_per_s_max";
+            turn.core.connection_refused(Some(peer), (Metric::HandshakesRefused, limit));
             return false;
         };
         if let Some(pause_ms) = pause_ms {

@@ -66,7 +66,7 @@ impl Clients {
                 turn.core.reply(session, id, &Reply::Rpc { data: &data });
             }
             (AckBy::Command { session, id }, Err(error)) => {
-                turn.core.reply_refusal(session, id, &error.into());
+                turn.core.reply_refusal(session, (id, "rpc"), &error.into());
             }
             (AckBy::Api(place), result) => {
                 let answer = result.map(CommandOutcome::Cursor).map_err(ApiError::from);

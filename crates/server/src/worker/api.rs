@@ -1,6 +1,7 @@
 //! Server API calls: executed on the worker that received the request, and answered when all commands are answered.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use dunlin_hub::{ChannelOptions, ChannelRef, NewPublication, Owner, SendToUser, tenant};
 use dunlin_net::{ConnId, http};
@@ -26,6 +27,7 @@ use crate::auth::revocation::Revocation;
 use crate::limits::budget::{Rates, Work};
 use crate::message::admin::AdminMessage;
 use crate::metrics::Metric;
+use crate::metrics::labelled::ApiCall;
 use crate::state::settings::Settings;
 
 /// The description of the API, which takes no key.
@@ -104,6 +106,7 @@ impl Api {
         };
         turn.core.count(Metric::ApiErrors);
         turn.core.api_refused(Some(conn), method, &error);
+        turn.core.api_answered("server", known(method), error.code);
         let mut body = Vec::new();
         write_response(&mut body, &Err(error), &NodeFacts::default(), usize::MAX);
         turn.answer(conn, &reply::PlainResponse::json(status, body));
@@ -142,6 +145,7 @@ impl Api {
         let budget = scope.as_ref().and_then(|scope| scope.budget).filter(|_| !is_push(method));
         if let Some(wait_ms) = budget.and_then(|budget| self.wait_to_call(turn.core, budget)) {
             turn.core.count(Metric::ApiErrors);
+            turn.core.api_answered("server", known(method), 429);
             let why = "the key is too far ahead of its budget; see api.scopes";
             let after_s = wait_ms.div_ceil(1_000).to_string();
             let answer = reply::PlainResponse::error(429, why).header("Retry-After", &after_s);
@@ -191,6 +195,7 @@ impl Api {
         if let Err(error) = judged {
             turn.core.count(Metric::ApiErrors);
             turn.core.api_refused(Some(conn), method, &error);
+            turn.core.api_answered("server", known(method), error.code);
             let (status, body) = error.response(errors_as_status(head));
             return Err(reply::PlainResponse::json(if is_push { 403 } else { status }, body));
         }
@@ -649,8 +654,16 @@ impl Api {
         if let Some(mut answered) = self.api_calls.poll(call) {
             if let Some(plan) = answered.pusher.take() {
                 let conn = answered.conn;
-                return self.go_on(turn, clients, conn, plan.next(answered.into_answers()));
+                let (method, began) = (plan.shape.method(), answered.began);
+                let step = (began, plan.next(answered.into_answers()));
+                return self.go_on(turn, clients, conn, method, step);
             }
+            let (api, method) = answered.labels();
+            for (method, code) in answered.results() {
+                turn.core.api_answered(api, method, code);
+            }
+            let took = answered.began.elapsed().as_nanos() as u64;
+            turn.core.labelled().api_calls.of(ApiCall { api, method }).record(took);
             let facts = NodeFacts {
                 uid: &turn.core.state.uid,
                 name: turn.core.settings.node_name(),
@@ -735,7 +748,13 @@ fn new_call(
         unknown: UnknownFields::default(),
         pusher: None,
         then: None,
+        began: Instant::now(),
     }
+}
+
+/// Returns the name of a method that there is, for a label.
+fn known(method: &str) -> &'static str {
+    Method::of(method).map_or("unknown", Method::name)
 }
 
 /// Whether a path below `/api` is of pushes.

@@ -76,7 +76,7 @@ impl Clients {
     ) {
         match *pending {
             Pending::Command { session, id } | Pending::ChargedCommand { session, id, .. } => {
-                turn.core.reply_refusal(session, id, &error.into());
+                turn.core.reply_refusal(session, (id, ""), &error.into());
             }
             Pending::ProgramStore { conn, id } => {
                 let error = dunlin_protocol::centrifuge::Error::from(error);

@@ -66,7 +66,7 @@ impl Clients {
             if let Some(session) = link.session()
                 && let Err(error) = turn.core.admit_channel(session, &mut command.request)
             {
-                turn.core.count(Metric::Commands);
+                turn.core.command(*link, (&command).into());
                 turn.reply_error(conn, &command, &error);
                 // To nobody whose channel it would be.
                 let bytes = (before.len() - commands.rest().len()) as u64;
@@ -92,7 +92,7 @@ impl Clients {
                     }
                 }
                 Err(CommandError::Reply(error)) => {
-                    turn.core.count(Metric::Commands);
+                    turn.core.command(*link, (&command).into());
                     turn.reply_error(conn, &command, &error);
                 }
                 Err(CommandError::Disconnect(disconnect)) => {
@@ -120,7 +120,6 @@ impl Clients {
             self.sessions.pong_received(turn, conn);
             return Handled::Done;
         }
-        turn.core.count(Metric::Commands);
         if let Some(&mut link) = turn.cx.data(conn) {
             turn.core.command(link, command.into());
         }
@@ -391,7 +390,6 @@ impl Clients {
         }
         link.closing = true;
         turn.core.client_refused(before, why);
-        turn.core.count(Metric::Disconnects);
         if encoding == Encoding::Program {
             let linger_ms = turn.core.settings.config.client.pong_timeout_ms;
             turn.cx.set_deadline(conn, Some(turn.cx.now_ms() + linger_ms));
@@ -463,7 +461,6 @@ impl Core<'_> {
         error: &Error<'_>,
     ) {
         let about = about.into();
-        self.count(Metric::CommandErrors);
         self.command_of_session_refused(session, about, error);
         self.reply(session, about.id, &Reply::Error(error));
     }
@@ -499,7 +496,6 @@ impl Turn<'_, '_> {
         error: &Error<'_>,
     ) {
         let (about, Some(&mut link)) = (about.into(), self.cx.data(conn)) else { return };
-        self.core.count(Metric::CommandErrors);
         self.core.command_refused(link, about, error);
         let Role::Client(encoding) = link.role else { return };
         let id = about.id;

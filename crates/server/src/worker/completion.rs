@@ -13,7 +13,6 @@ use super::parts::{DeadLetter, Pending};
 use super::turn::{Core, Turn};
 use crate::api::{ApiError, CommandOutcome};
 use crate::limits::budget::Work;
-use crate::metrics::Metric;
 
 impl Clients {
     /// Lets the hub work, and handles its events. Called after every group of operations, so that a reply
@@ -150,6 +149,7 @@ impl Clients {
     }
 
     fn complete_command(&mut self, core: &mut Core<'_>, session: SessionId, id: u32, event: Event) {
+        let method = method_of(&event);
         let error = match event {
             Event::Subscribed { channel, result: Ok(subscribed), .. } => {
                 core.charge_recovery(&channel, &subscribed.publications);
@@ -191,12 +191,11 @@ impl Clients {
             | Event::PresenceStats { result: Err(error), .. } => error,
             _ => return,
         };
-        core.reply_refusal(session, id, &error.into());
+        core.reply_refusal(session, (id, method), &error.into());
     }
 
     /// The hub wants a session ended, and has put the disconnect into its outbox.
     fn session_ended(&mut self, turn: &mut Turn<'_, '_>, session: SessionId, tag: u64) {
-        turn.core.count(Metric::Disconnects);
         if self.polls.contains(session) {
             return self.poll_overflowed(turn, session);
         }
@@ -212,6 +211,18 @@ impl Clients {
         let timeout_ms = turn.core.settings.config.client.pong_timeout_ms;
         turn.cx.set_deadline(conn, Some(turn.cx.now_ms() + timeout_ms));
         self.flush_session(turn, session, conn);
+    }
+}
+
+/// Returns the command of a client that has an event for its answer.
+fn method_of(event: &Event) -> &'static str {
+    match event {
+        Event::Subscribed { .. } => "subscribe",
+        Event::Published { .. } => "publish",
+        Event::History { .. } => "history",
+        Event::Presence { .. } => "presence",
+        Event::PresenceStats { .. } => "presence_stats",
+        _ => "",
     }
 }
 

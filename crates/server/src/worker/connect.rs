@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use dunlin_hub::tenant::{NO_CONTROL, bare, has_control};
 use dunlin_hub::{ChannelRef, DEVICE_BYTES_MAX, NewSession, SessionId, SubscribeOptions};
@@ -25,6 +26,7 @@ use super::users::COUNT_TIMEOUT_MS;
 use crate::auth::revocation::{TokenId, TokenRevoked};
 use crate::auth::session_token;
 use crate::auth::{self, Identity, Subscription};
+use crate::metrics::labelled::ClientConnect;
 
 /// The server's name and version, for clients and API callers.
 pub(crate) const VERSION: &str = concat!("dunlin ", env!("CARGO_PKG_VERSION"));
@@ -162,6 +164,7 @@ impl Clients {
             bytes_max,
             data,
             own_data,
+            began: accepted.began,
         };
         self.connects.begin(session, connect);
         if turn.core.awaits_count(&identity.user) {
@@ -210,7 +213,7 @@ impl Clients {
                 if let Some(link) = turn.cx.data(conn) {
                     link.protocol_state.rejected();
                 }
-                turn.reply_error(conn, id, &error);
+                turn.reply_error(conn, (id, "connect"), &error);
             }
             (CommandError::Reply(error), None) => {
                 let code = ErrorCode::from_code(error.code).unwrap_or(ErrorCode::Internal);
@@ -362,7 +365,10 @@ impl Clients {
             }
             bytes = out.len() - before;
         });
+        let took = connected.began.elapsed();
         turn.core.charge_reply(session, bytes);
+        let labels = ClientConnect { transport: encoding.transport() };
+        turn.core.labelled().connects.of(labels).record(took.as_nanos() as u64);
         self.sessions.schedule_first_ping(turn, session);
     }
 
@@ -443,7 +449,7 @@ impl Clients {
         if token.is_empty() {
             // It would take its time from who came with a token, or by a backend's leave.
             let why = "refresh.token is missing";
-            turn.reply_error(conn, id, &ErrorCode::BadRequest.with_reason(why));
+            turn.reply_error(conn, (id, "refresh"), &ErrorCode::BadRequest.with_reason(why));
             return Handled::Done;
         }
         let user =
@@ -462,7 +468,7 @@ impl Clients {
                 self.disconnect(turn, conn, &other);
             }
             Err(Unverified::Refused(CommandError::Reply(error))) => {
-                turn.reply_error(conn, id, &error);
+                turn.reply_error(conn, (id, "refresh"), &error);
             }
             Err(Unverified::Refused(CommandError::Disconnect(disconnect))) => {
                 self.disconnect(turn, conn, &disconnect);
@@ -628,11 +634,14 @@ pub(super) struct AcceptedClient {
     pub(super) by_proxy: bool,
     /// Raw JSON for the client.
     pub(super) data: Option<Box<[u8]>>,
+    /// When its command came.
+    pub(super) began: Instant,
 }
 
 impl From<Identity> for AcceptedClient {
     fn from(identity: Identity) -> AcceptedClient {
-        AcceptedClient { identity, reserved: None, by_proxy: false, data: None }
+        let began = Instant::now();
+        AcceptedClient { identity, reserved: None, by_proxy: false, data: None, began }
     }
 }
 

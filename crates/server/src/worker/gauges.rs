@@ -4,7 +4,26 @@ use dunlin_net::Context;
 
 use super::Worker;
 use super::link::Link;
+use super::turn::Core;
+use crate::clock::unix_ms;
 use crate::metrics::Metric;
+use crate::metrics::namespaces::{Figures, NAMESPACES_MAX};
+
+impl Core<'_> {
+    /// Records how old the publications were that this turn has delivered.
+    pub(super) fn record_deliveries(&mut self) {
+        let mut delivered = self.hub.take_delivered().peekable();
+        if delivered.peek().is_none() {
+            return;
+        }
+        let (now_ms, times) = (unix_ms(), &self.state.loop_stats[self.index].delivery_times);
+        for (time_ms, count) in delivered {
+            // A clock that was set back, or that of another node.
+            let age_ms = now_ms.saturating_sub(time_ms);
+            times.record_many(age_ms.saturating_mul(1_000_000), count);
+        }
+    }
+}
 
 impl Worker<'_> {
     /// Publishes how much there is of what it has.
@@ -54,6 +73,13 @@ impl Worker<'_> {
         ] {
             counters.set(metric, value);
         }
+        let namespaces = &self.core.settings.config.channel.namespaces;
+        let listed = std::iter::once("").chain(namespaces.keys());
+        let listed = listed.take(NAMESPACES_MAX).map(|name| {
+            let share = self.core.hub.namespace(name);
+            (name.into(), share.as_ref().map(Figures::from).unwrap_or_default())
+        });
+        self.core.state.namespaces[self.core.index].publish(Figures::from(&hub), listed);
         self.core.state.transports[self.core.index].set(self.core.hub.sessions_by_encoding());
         self.engines.publish_engine_gauges(&mut self.core.turn(cx));
         if let Some(backends) = &mut self.clients.deciders.backends {

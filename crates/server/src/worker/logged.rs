@@ -1,13 +1,13 @@
-//! What the log and live traces hear of a worker's work: a function for each kind of event. Each asks first whether anybody
-//! listens; only here is an [`Entry`] of a client made.
+//! What metrics with labels, the log and live traces hear of a worker's work: a function for each kind of event. Each counts
+//! it, and asks then whether anybody listens; only here is an [`Entry`] of a client made.
 
 use std::io;
 use std::net::IpAddr;
 
 use dunlin_hub::{SessionId, tenant};
 use dunlin_net::{CloseReason, ConnId, Context, http};
+use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{Command, Disconnect, Error};
-use dunlin_protocol::{Encoding, Format};
 
 use super::link::Link;
 use super::parts::{DeadLetter, FastMap, ProxyCall};
@@ -16,6 +16,11 @@ use super::routes::origin_of;
 use super::turn::{Core, Turn};
 use crate::api::{ApiError, Request};
 use crate::log::{self, Entry, Kind};
+use crate::metrics::Metric;
+use crate::metrics::labelled::{
+    ApiCommand, ClientCommand, ClientCommandError, ClientDisconnect, ClientUnsubscribe,
+    ConnectionClosed, ConnectionRefused, HttpError,
+};
 
 /// The longest body of an error whose message is looked for.
 const ERROR_BYTES_MAX: usize = 4_096;
@@ -26,7 +31,7 @@ const TEXT_BYTES_MAX: usize = 256;
 #[derive(Clone, Copy, Default)]
 pub(super) struct About<'a> {
     pub(super) id: u32,
-    method: &'a str,
+    method: &'static str,
     channel: &'a str,
     /// The proxy that was asked.
     by: &'a str,
@@ -35,6 +40,12 @@ pub(super) struct About<'a> {
 impl From<u32> for About<'_> {
     fn from(id: u32) -> Self {
         About { id, ..About::default() }
+    }
+}
+
+impl From<(u32, &'static str)> for About<'_> {
+    fn from((id, method): (u32, &'static str)) -> Self {
+        About { id, method, ..About::default() }
     }
 }
 
@@ -116,7 +127,7 @@ impl Core<'_> {
         let entry = link.session().map(|session| self.entry_of_session(session));
         let mut entry = entry.unwrap_or_default();
         if let Some(encoding) = link.encoding() {
-            (entry.transport, entry.protocol) = (encoding.transport(), protocol(encoding));
+            (entry.transport, entry.protocol) = (encoding.transport(), encoding.format().name());
         }
         Entry { address: self.peers.address(link.peer), ..entry }
     }
@@ -128,14 +139,25 @@ impl Core<'_> {
             user: view.map_or("", |view| view.user),
             client: Some(session),
             transport: encoding.map_or("", Encoding::transport),
-            protocol: encoding.map_or("", protocol),
+            protocol: encoding.map_or("", |encoding| encoding.format().name()),
             ..Entry::default()
         }
     }
 
-    pub(super) fn connection_refused(&self, address: IpAddr, limit: &str) {
+    /// Counts a connection beyond a limit.
+    pub(super) fn count_refused(&self, metric: Metric, limit: &'static str) {
+        self.count(metric);
+        self.labelled().connections_refused.of(ConnectionRefused { reason: limit }).increment();
+    }
+
+    pub(super) fn connection_refused(
+        &self,
+        address: Option<IpAddr>,
+        (metric, limit): (Metric, &'static str),
+    ) {
+        self.count_refused(metric, limit);
         if self.is_heard(Kind::ConnectionRefused) {
-            let entry = Entry { address: Some(address), reason: limit, ..Entry::default() };
+            let entry = Entry { address, reason: limit, ..Entry::default() };
             self.tell(Kind::ConnectionRefused, entry);
         }
     }
@@ -153,7 +175,14 @@ impl Core<'_> {
         }
     }
 
+    fn count_disconnect(&self, code: u32, encoding: Option<Encoding>) {
+        self.count(Metric::Disconnects);
+        let transport = encoding.map_or("", Encoding::transport);
+        self.labelled().disconnects.of(ClientDisconnect::of(code, transport)).increment();
+    }
+
     pub(super) fn client_refused(&self, link: Link, why: &Disconnect<'_>) {
+        self.count_disconnect(why.code.into(), link.encoding());
         if self.is_heard(Kind::ClientRefused) {
             let (code, reason) = (Some(u32::from(why.code)), &*why.reason);
             self.tell(Kind::ClientRefused, Entry { code, reason, ..self.entry_of(link) });
@@ -166,6 +195,8 @@ impl Core<'_> {
         (session, link): (SessionId, Option<Link>),
         (code, reason): (u32, &str),
     ) {
+        let encoding = self.hub.session(session).and_then(|view| Encoding::of(view.encoding));
+        self.count_disconnect(code, encoding);
         if self.is_heard(Kind::ClientDisconnected) {
             let address = link.and_then(|link| self.peers.address(link.peer));
             let entry = self.entry_of_session(session);
@@ -174,7 +205,10 @@ impl Core<'_> {
         }
     }
 
-    pub(super) fn client_closed(&self, link: Link, reason: CloseReason) {
+    pub(super) fn connection_closed(&self, link: Link, reason: CloseReason) {
+        self.count(Metric::Closed);
+        let labels = ConnectionClosed { reason: reason.name() };
+        self.labelled().connections_closed.of(labels).increment();
         if link.session().is_some() && !link.closing && self.is_heard(Kind::ClientClosed) {
             let reason = &format!("{reason:?}");
             self.tell(Kind::ClientClosed, Entry { reason, ..self.entry_of(link) });
@@ -189,13 +223,23 @@ impl Core<'_> {
     }
 
     pub(super) fn command(&self, link: Link, about: About<'_>) {
+        self.count(Metric::Commands);
+        let transport = link.encoding().map_or("", Encoding::transport);
+        let labels = ClientCommand { method: about.method, transport };
+        self.labelled().commands.of(labels).increment();
         if self.is_heard(Kind::Command) {
             let About { method, channel, .. } = about;
             self.tell(Kind::Command, Entry { method, channel, ..self.entry_of(link) });
         }
     }
 
+    fn count_command_error(&self, method: &'static str, code: u32) {
+        self.count(Metric::CommandErrors);
+        self.labelled().command_errors.of(ClientCommandError::of(method, code)).increment();
+    }
+
     pub(super) fn command_refused(&self, link: Link, about: About<'_>, error: &Error<'_>) {
+        self.count_command_error(about.method, error.code);
         if self.is_heard(Kind::CommandRefused) {
             self.tell(Kind::CommandRefused, refused(self.entry_of(link), about, error));
         }
@@ -207,6 +251,7 @@ impl Core<'_> {
         about: About<'_>,
         error: &Error<'_>,
     ) {
+        self.count_command_error(about.method, error.code);
         if self.is_heard(Kind::CommandRefused) {
             self.tell(Kind::CommandRefused, refused(self.entry_of_session(session), about, error));
         }
@@ -216,11 +261,12 @@ impl Core<'_> {
     pub(super) fn pusher_refused(
         &self,
         session: SessionId,
-        (channel, code): (&str, Option<u32>),
-        reason: &str,
+        (method, channel): (&'static str, &str),
+        (code, reason): (Option<u32>, &str),
     ) {
+        self.count_command_error(method, code.unwrap_or_default());
         if self.is_heard(Kind::CommandRefused) {
-            let entry = Entry { channel, code, reason, ..self.entry_of_session(session) };
+            let entry = Entry { method, channel, code, reason, ..self.entry_of_session(session) };
             self.tell(Kind::CommandRefused, entry);
         }
     }
@@ -234,6 +280,7 @@ impl Core<'_> {
     }
 
     pub(super) fn unsubscribed(&self, session: SessionId, channel: &str, code: u32) {
+        self.labelled().unsubscribes.of(ClientUnsubscribe::of(code)).increment();
         if self.is_heard(Kind::Unsubscribed) {
             let entry = Entry { channel, code: Some(code), ..self.entry_of_session(session) };
             self.tell(Kind::Unsubscribed, entry);
@@ -255,6 +302,11 @@ impl Core<'_> {
             let (code, reason, key) = (Some(error.code), &*error.message, self.requests.key(conn));
             self.tell(Kind::ApiRefused, Entry { code, reason, method, key, ..Entry::default() });
         }
+    }
+
+    /// Counts a command of an API that was answered. `result`: the code of its error; 0: none.
+    pub(super) fn api_answered(&self, api: &'static str, method: &'static str, result: u32) {
+        self.labelled().api_commands.of(ApiCommand { api, method, result }).increment();
     }
 
     pub(super) fn publication(&self, session: Option<SessionId>, channel: &str, bytes: usize) {
@@ -319,6 +371,11 @@ impl Turn<'_, '_> {
 
     /// Tells how a request was answered.
     pub(super) fn request_answered(&mut self, conn: ConnId, answer: &PlainResponse<'_>) {
+        if answer.status >= 400 {
+            self.core.count(Metric::HttpErrors);
+            let labels = HttpError { status: answer.status.into() };
+            self.core.labelled().http_errors.of(labels).increment();
+        }
         let note = match self.core.requests.0.is_empty() {
             true => None,
             false => self.core.requests.0.remove(&conn),
@@ -360,13 +417,6 @@ fn refused<'a>(entry: Entry<'a>, about: About<'a>, error: &'a Error<'_>) -> Entr
     let About { method, channel, by, .. } = about;
     let (code, reason) = (Some(error.code), &*error.message);
     Entry { code, reason, method, channel, by, ..entry }
-}
-
-fn protocol(encoding: Encoding) -> &'static str {
-    match encoding.format() {
-        Format::Json => "json",
-        Format::Protobuf => "protobuf",
-    }
 }
 
 fn listener_of(core: &Core<'_>, cx: &Context<Link>, conn: ConnId) -> Option<Box<str>> {

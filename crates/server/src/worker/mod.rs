@@ -296,6 +296,7 @@ impl<'w> Worker<'w> {
         if self.fanout.gate.is_granted() && !turn.core.broadcasts_are_due() {
             self.fanout.poll_fanout_slot(turn.core);
         }
+        turn.core.record_deliveries();
         self.fanout.publish_pressure(turn.core);
         // A write may have ended sessions, which concerns other workers.
         self.api.settle(turn, &mut self.clients);
@@ -453,8 +454,7 @@ impl Handler for Worker<'_> {
         if link.role == Role::Engine {
             return self.engines.engine_closed(&mut self.core.turn(cx), conn);
         }
-        self.core.count(Metric::Closed);
-        self.core.client_closed(link, reason);
+        self.core.connection_closed(link, reason);
         self.core.requests.forget(conn);
         self.clients.backlogs.remove(conn);
         self.clients.sessions.forwarded.forget(conn);

@@ -377,7 +377,9 @@ impl Clients {
             }
         };
         let accepted = match decided {
-            Ok(accepted) => AcceptedClient { reserved: Some(session), ..accepted },
+            Ok(accepted) => {
+                AcceptedClient { reserved: Some(session), began: call.began, ..accepted }
+            }
             Err(error) => return self.refuse_reserved(turn, (conn, id), session, error),
         };
         let command;
@@ -458,7 +460,8 @@ impl Clients {
             ..Identity::default()
         };
         let data = result.data.as_deref().map(one_line);
-        Ok(AcceptedClient { identity, reserved: None, by_proxy: true, data })
+        let began = Instant::now();
+        Ok(AcceptedClient { identity, reserved: None, by_proxy: true, data, began })
     }
 
     /// Asks a backend to execute a remote procedure call.

@@ -1,6 +1,8 @@
 //! `/api/push` and what is below it, as a worker sees it: a request goes to the push thread over the bus, and pieces of
 //! the answer come back, as many as the client has room for.
 
+use std::time::Instant;
+
 use dunlin_api::online::{OnlineQuery, OnlineReply};
 use dunlin_net::{ConnId, Context, WriteError, http};
 use dunlin_push_service::TraceParent;
@@ -13,6 +15,7 @@ use super::reply::PlainResponse;
 use super::turn::{Core, Turn};
 use crate::api::ApiErrorCode;
 use crate::metrics::Metric;
+use crate::metrics::labelled::ApiCall;
 
 /// JSON lines, as they come.
 const LINES: [(&str, &str); 2] =
@@ -38,12 +41,14 @@ impl PushLink {
         let Some(method) = PushMethod::find(path) else {
             let why = "below /api there are push, push/batch, push/outcomes/feed, push/scheduled/list and cancel, and push/devices/register, remove, list and feed";
             turn.core.count(Metric::ApiErrors);
+            turn.core.api_answered("push", "unknown", ApiErrorCode::NotFound.code());
             let (_, body) = ApiErrorCode::NotFound.with_reason(why).response(errors_as_status);
             return turn.answer(conn, &PlainResponse::json(404, body));
         };
+        let about = (method.path(), Instant::now());
         let admission = turn.core.state.push_admissions.admit(request.body.len());
         let Some((call, permit)) = admission else {
-            return self.push_overloaded(turn, conn);
+            return self.push_overloaded(turn, conn, method);
         };
         let body = request.body.into();
         let trace = request.headers.get_str("traceparent").and_then(TraceParent::read);
@@ -51,16 +56,18 @@ impl PushLink {
         let to = turn.core.state.bus.push();
         if turn.core.endpoint.send(to, PushMessage::Request(Box::new(request))).is_err() {
             turn.core.count(Metric::BusRefused);
-            return self.push_overloaded(turn, conn);
+            return self.push_overloaded(turn, conn, method);
         }
         if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Push;
         }
-        self.push_calls.begin(conn, call);
+        self.push_calls.begin(conn, call, about);
     }
 
-    fn push_overloaded(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId) {
+    fn push_overloaded(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, method: PushMethod) {
         turn.core.count(Metric::ApiErrors);
+        let code = ApiErrorCode::LimitExceeded.code();
+        turn.core.api_answered("push", method.path(), code);
         let why = "too many pushes are under way; send again in a moment";
         let (_, body) = ApiErrorCode::LimitExceeded.with_reason(why).response(true);
         let answer = PlainResponse::json(503, body).header("Retry-After", "1");
@@ -70,18 +77,22 @@ impl PushLink {
     /// A piece of a response has come.
     pub(super) fn push_replied(&mut self, turn: &mut Turn<'_, '_>, reply: PushReply) {
         let conn = reply.conn;
+        let about = self.push_calls.about(conn);
         match self.push_calls.handle_reply(reply) {
             None => {}
             Some(PushStep::Respond { status, body }) => {
-                if body.starts_with(b"{\"error\"") {
+                let code = error_code(&body);
+                if code > 0 {
                     turn.core.count(Metric::ApiErrors);
                 }
+                push_answered(turn.core, about, code);
                 release(turn.cx, conn);
                 turn.answer(conn, &PlainResponse::json(status, body));
             }
             Some(PushStep::Stream { lines, begins, ends }) => {
                 if ends {
                     release(turn.cx, conn);
+                    push_answered(turn.core, about, 0);
                 }
                 let written = turn.cx.outstanding(conn).and_then(|id| {
                     write_lines(turn.cx, id, begins, &lines)?;
@@ -131,6 +142,22 @@ impl PushLink {
             }
         }
     }
+}
+
+/// Counts a call that was answered.
+fn push_answered(core: &Core<'_>, about: Option<(&'static str, Instant)>, code: u32) {
+    let Some((method, began)) = about else { return };
+    core.api_answered("push", method, code);
+    let took = began.elapsed().as_nanos() as u64;
+    core.labelled().api_calls.of(ApiCall { api: "push", method }).record(took);
+}
+
+/// Returns the code of an answer that consists of an error; 0: it is none.
+fn error_code(body: &[u8]) -> u32 {
+    let Some(rest) = body.strip_prefix(b"{\"error\"") else { return 0 };
+    let digits = rest.iter().skip_while(|byte| !byte.is_ascii_digit());
+    let digits = digits.take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |code: u32, digit| code.saturating_mul(10) + u32::from(digit - b'0'))
 }
 
 /// The call is over: the connection is for requests again.

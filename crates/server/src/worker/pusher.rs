@@ -254,7 +254,8 @@ impl Clients {
                 Ok(message) => self.handle_message(turn, conn, session, message),
                 Err(malformed) => {
                     turn.core.count(Metric::ProtocolErrors);
-                    self.refuse_message(turn.core, session, ("", None, &malformed.to_string()));
+                    let why = malformed.to_string();
+                    self.refuse_message(turn.core, session, "unknown", ("", None, &why));
                     (None, 0)
                 }
             };
@@ -281,8 +282,11 @@ impl Clients {
         else {
             return (None, 0);
         };
-        if message != Message::Pong {
-            turn.core.count(Metric::Commands);
+        let method = message.name();
+        if message != Message::Pong
+            && let Some(&mut link) = turn.cx.data(conn)
+        {
+            turn.core.command(link, (0, method).into());
         }
         match message {
             Message::Pong => {}
@@ -325,17 +329,15 @@ impl Clients {
                         return (Some(channel), deliveries);
                     }
                     Err(why) => {
-                        turn.core.count(Metric::CommandErrors);
                         let code = Some(PusherCode::ClientEventRefused);
-                        self.refuse_message(turn.core, session, (&channel, code, &why));
+                        self.refuse_message(turn.core, session, method, (&channel, code, &why));
                     }
                 }
             }
             Message::Unknown { event: name } => {
-                turn.core.count(Metric::CommandErrors);
                 let name = &name[..name.floor_char_boundary(64)];
                 let why = format!("{name:?} is no event that clients send");
-                self.refuse_message(turn.core, session, ("", None, &why));
+                self.refuse_message(turn.core, session, method, ("", None, &why));
             }
         }
         (None, 0)
@@ -414,9 +416,8 @@ impl Clients {
         name: &str,
         refused: &SubscriptionError,
     ) {
-        core.count(Metric::CommandErrors);
         let SubscriptionError { kind, status, why } = refused;
-        core.pusher_refused(session, (name, Some(*status)), why);
+        core.pusher_refused(session, ("subscribe", name), (Some(*status), why));
         let name = &name[..name.floor_char_boundary(dunlin_protocol::pusher::NAME_BYTES_MAX)];
         self.say(core, session, |out| {
             event::write_subscription_error(out, name, kind, *status, why);
@@ -433,9 +434,8 @@ impl Clients {
     ) {
         let Some(socket_id) = self.pusher.socket_id(session) else { return };
         if self.pusher.get(session).is_some_and(|of| of.user.is_some()) {
-            turn.core.count(Metric::CommandErrors);
             let why = "the connection has signed in already";
-            return self.refuse_message(turn.core, session, ("", None, why));
+            return self.refuse_message(turn.core, session, "sign_in", ("", None, why));
         }
         let data = &*request.user_data;
         let unauthorized = PusherCode::Unauthorized;
@@ -607,10 +607,14 @@ impl Clients {
                         });
                     }
                     dunlin_hub::Error::AlreadySubscribed => {
-                        core.count(Metric::CommandErrors);
                         let why =
                             format!("existing subscription to channel {}", pusher_name(&channel));
-                        return self.refuse_message(core, session, (&channel, None, &why));
+                        return self.refuse_message(
+                            core,
+                            session,
+                            "subscribe",
+                            (&channel, None, &why),
+                        );
                     }
                     dunlin_hub::Error::LimitExceeded => SubscriptionError::limit(
                         "the channel has as many members, or the connection as many channels, as it may",
@@ -631,13 +635,12 @@ impl Clients {
         session: SessionId,
         error: dunlin_hub::Error,
     ) {
-        core.count(Metric::CommandErrors);
         let error = dunlin_protocol::centrifuge::Error::from(error);
         let code = match ErrorCode::from_code(error.code) {
             Some(ErrorCode::LimitExceeded) => Some(PusherCode::ClientEventRefused),
             _ => None,
         };
-        self.refuse_message(core, session, ("", code, &error.message));
+        self.refuse_message(core, session, "client_event", ("", code, &error.message));
     }
 
     /// Answers a message with an error.
@@ -645,10 +648,11 @@ impl Clients {
         &mut self,
         core: &mut Core<'_>,
         session: SessionId,
+        method: &'static str,
         (channel, code, why): (&str, Option<PusherCode>, &str),
     ) {
         let number = code.map(|code| u32::from(code.code()));
-        core.pusher_refused(session, (channel, number), why);
+        core.pusher_refused(session, (method, channel), (number, why));
         self.say(core, session, |out| event::write_error(out, code, why));
     }
 

@@ -1,6 +1,7 @@
 //! The HTTP API of the Pusher protocol: what its server libraries ask for, carried out as calls of the server API are.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use dunlin_hub::NewPublication;
 use dunlin_net::{ConnId, http};
@@ -16,6 +17,7 @@ use crate::api::request::{
 };
 use crate::api::{Request, UnknownFields};
 use crate::metrics::Metric;
+use crate::metrics::labelled::ApiCall;
 use crate::pusher::{
     App, Call, CallHead, ChannelAttribute, Plan, PlanStep, PusherError, ResponseShape,
     TriggeredEvent, split_path,
@@ -93,6 +95,7 @@ impl Api {
 
     fn refuse_pusher_call(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, refusal: &PusherError) {
         turn.core.count(Metric::ApiErrors);
+        turn.core.api_answered("pusher", "unknown", refusal.status.into());
         self.answer_pusher_call(turn, conn, refusal.status, refusal.why.as_bytes().to_vec());
     }
 
@@ -145,7 +148,8 @@ impl Api {
             Call::Channel { name, info } => {
                 let mut plan = plan_of(ResponseShape::Channel, info);
                 plan.count(&name, crate::pusher::RequestedInfo { subscriptions: true, ..info });
-                self.go_on(turn, clients, conn, plan.next(Vec::new()));
+                let step = (Instant::now(), plan.next(Vec::new()));
+                self.go_on(turn, clients, conn, ResponseShape::Channel.method(), step);
             }
             Call::Users { name } => {
                 let request =
@@ -233,6 +237,7 @@ impl Api {
             unknown: UnknownFields::default(),
             pusher: Some(Box::new(plan)),
             then: None,
+            began: Instant::now(),
         })
     }
 
@@ -242,13 +247,18 @@ impl Api {
         turn: &mut Turn<'_, '_>,
         clients: &mut Clients,
         conn: ConnId,
-        next: PlanStep,
+        method: &'static str,
+        (began, next): (Instant, PlanStep),
     ) {
         let plan = match next {
             PlanStep::Respond { status, body } => {
                 if status >= 400 {
                     turn.core.count(Metric::ApiErrors);
                 }
+                let result = if status >= 400 { status.into() } else { 0 };
+                turn.core.api_answered("pusher", method, result);
+                let took = began.elapsed().as_nanos() as u64;
+                turn.core.labelled().api_calls.of(ApiCall { api: "pusher", method }).record(took);
                 return self.answer_pusher_call(turn, conn, status, body);
             }
             PlanStep::Count(plan) => plan,

@@ -5,7 +5,6 @@ use std::fmt;
 use dunlin_net::{ConnId, http};
 
 use super::turn::Turn;
-use crate::metrics::Metric;
 
 /// An answer to an HTTP request.
 pub(super) struct PlainResponse<'a> {
@@ -42,9 +41,6 @@ impl<'a> PlainResponse<'a> {
 impl Turn<'_, '_> {
     /// Sends an answer now.
     pub(super) fn answer(&mut self, conn: ConnId, answer: &PlainResponse<'_>) {
-        if answer.status >= 400 {
-            self.core.count(Metric::HttpErrors);
-        }
         self.request_answered(conn, answer);
         let mut headers = Vec::with_capacity(answer.headers.len() + 4);
         if !answer.content_type.is_empty() {

@@ -138,7 +138,9 @@ impl Clients {
     pub(super) fn connect_said(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, said: &[u8]) {
         match ConnectRequest::parse(said) {
             Ok(connect) => {
-                turn.core.count(Metric::Commands);
+                if let Some(&mut link) = turn.cx.data(conn) {
+                    turn.core.command(link, (0, "connect").into());
+                }
                 let mut timer = CommandTimer::start(&turn.core.state);
                 if self.connect(turn, conn, None, &connect, said) == Handled::AwaitsKey {
                     if let Some(ready_ms) = self.await_key(turn, conn, said) {
@@ -340,7 +342,6 @@ impl Turn<'_, '_> {
         let protocol = chosen.and_then(|chosen| protocols.iter().copied().find(|of| *of == chosen));
         let id = self.cx.outstanding(conn).ok()?;
         if self.cx.upgrade_websocket(id, request, &config).is_err() {
-            self.core.count(Metric::HttpErrors);
             self.request_upgraded(conn, 400);
             return None;
         }
@@ -352,7 +353,6 @@ impl Turn<'_, '_> {
     pub(super) fn http_error(&mut self, conn: ConnId, error: http::Error) {
         self.core.count(Metric::ProtocolErrors);
         if self.cx.data(conn).is_some() {
-            self.core.count(Metric::HttpErrors);
             self.request_answered(conn, &PlainResponse::error(error.status(), error));
             self.cx.answer_http_error(conn, error);
         }

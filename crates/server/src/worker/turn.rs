@@ -21,6 +21,7 @@ use crate::api::CommandResult;
 use crate::message::bus::Endpoint;
 use crate::message::worker::WorkerMessage;
 use crate::metrics::Metric;
+use crate::metrics::labelled::LabelledCounters;
 use crate::state::ServerState;
 
 /// The hub of a worker, its endpoint on the bus, the settings it runs, and what all its machines account for.
@@ -62,6 +63,11 @@ impl<'w> Core<'w> {
 
     pub(super) fn count(&self, metric: Metric) {
         self.state.counters[self.index].count(metric);
+    }
+
+    /// Returns this worker's counters with labels.
+    pub(super) fn labelled(&self) -> &LabelledCounters {
+        &self.state.labelled[self.index]
     }
 
     /// Sends the hub's messages to other workers, and wakes those that sleep.

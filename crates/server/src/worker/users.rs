@@ -26,9 +26,14 @@ impl Core<'_> {
         let table = self.settings.user_connections.as_ref().filter(|_| is_somebody(user));
         let is_admitted = table.is_none_or(|table| table.admit(user, self.index, max));
         if !is_admitted {
-            self.count(Metric::RefusedUser);
+            self.user_refused();
         }
         is_admitted
+    }
+
+    /// Counts a connection beyond the limit of its user.
+    fn user_refused(&self) {
+        self.count_refused(Metric::RefusedUser, "limits.connections_per_user_max");
     }
 
     /// Called after a session of this user was opened or closed, or could not be opened.
@@ -124,7 +129,7 @@ impl Clients {
             return;
         };
         let (conn, is_poll) = (ConnId::from_u64(view.tag), view.poll);
-        turn.core.count(Metric::RefusedUser);
+        turn.core.user_refused();
         match is_poll {
             true => self.refuse_poll(turn, session),
             false => self.disconnect(turn, conn, &DisconnectCode::ConnectionLimit.into()),

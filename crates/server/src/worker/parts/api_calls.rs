@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use dunlin_config::ApiScope;
 use dunlin_hub::Published;
@@ -23,6 +24,8 @@ pub(crate) type CallId = u64;
 
 /// The most outstanding answers of one call; no more of the call begins beyond them.
 const OUTSTANDING_MAX: usize = 1_024;
+/// What the method of a command is called that could not be read.
+const NO_METHOD: &str = "unknown";
 /// The calls of one budget may keep one part in this many of the bytes that all calls may keep.
 const KEPT_SHARE: usize = 4;
 /// Held calls checked per millisecond: the more are held, the longer the interval between checks.
@@ -112,6 +115,8 @@ pub(crate) struct NewCall {
     pub(crate) pusher: Option<Box<Plan>>,
     /// Set for a call of the embedding program; takes the response.
     pub(crate) then: Option<OnResponse>,
+    /// When the call came.
+    pub(crate) began: Instant,
 }
 
 /// The connection id of calls that have no connection: those of cluster nodes, of the admin port and of the embedding program.
@@ -130,6 +135,7 @@ impl NewCall {
             unknown: UnknownFields::default(),
             pusher: None,
             then: None,
+            began: Instant::now(),
         }
     }
 }
@@ -185,6 +191,8 @@ pub(crate) struct AnsweredCall {
     pub(crate) pusher: Option<Box<Plan>>,
     /// See [`NewCall::then`].
     pub(crate) then: Option<OnResponse>,
+    /// See [`NewCall::began`].
+    pub(crate) began: Instant,
 }
 
 struct ApiCall {
@@ -224,6 +232,10 @@ impl ApiCall {
 impl CommandSlot {
     pub(crate) fn new(method: Option<Method>, id: u32) -> Self {
         Self { method, id, answer: None, parts: Vec::new(), parts_missing: 0 }
+    }
+
+    fn method_name(&self) -> &'static str {
+        self.method.map_or(NO_METHOD, Method::name)
     }
 
     fn take_answer(&mut self) -> CommandResult {
@@ -484,11 +496,29 @@ impl ApiCalls {
         let call = self.calls.remove(&id)?;
         self.kept.remove(call.budget_key(), call.rest.bytes());
         let NewCall {
-            conn, form, errors_as_status, commands, unknown, scope, pusher, then, ..
+            conn,
+            form,
+            errors_as_status,
+            commands,
+            unknown,
+            scope,
+            pusher,
+            then,
+            began,
+            ..
         } = call.new;
         let budget = scope.and_then(|scope| scope.budget);
-        let call =
-            AnsweredCall { conn, form, errors_as_status, commands, unknown, budget, pusher, then };
+        let call = AnsweredCall {
+            conn,
+            form,
+            errors_as_status,
+            commands,
+            unknown,
+            budget,
+            pusher,
+            then,
+            began,
+        };
         Some(call)
     }
 
@@ -508,6 +538,33 @@ impl AnsweredCall {
     /// Returns the answers in the order of the commands.
     pub(crate) fn into_answers(mut self) -> Vec<CommandResult> {
         self.commands.iter_mut().map(CommandSlot::take_answer).collect()
+    }
+
+    /// Returns the API that the call is of, and its method.
+    pub(crate) fn labels(&self) -> (&'static str, &'static str) {
+        let api = match self.form {
+            _ if self.then.is_some() => "program",
+            CallForm::Single | CallForm::Batch | CallForm::Legacy => "server",
+            CallForm::Cluster { .. } => "cluster",
+            CallForm::Admin { .. } => "admin",
+        };
+        let method = match self.form {
+            CallForm::Batch | CallForm::Legacy => "batch",
+            _ => self.commands.first().map_or(NO_METHOD, CommandSlot::method_name),
+        };
+        (api, method)
+    }
+
+    /// Returns the method of each command, with the code of its error; 0: it was carried out.
+    pub(crate) fn results(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        self.commands.iter().map(|command| {
+            let code = match &command.answer {
+                Some(Ok(_)) => 0,
+                Some(Err(error)) => error.code,
+                None => ApiErrorCode::Internal.code(),
+            };
+            (command.method_name(), code)
+        })
     }
 
     /// Returns the request id of the cluster node that made the call.

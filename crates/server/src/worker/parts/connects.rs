@@ -2,6 +2,7 @@
 //! connections of a user are bounded, the other nodes have counted it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use dunlin_hub::{Error, SessionId, Subscribed};
 use dunlin_protocol::Encoding;
@@ -32,6 +33,8 @@ pub(crate) struct NewConnect {
     pub(crate) data: Vec<(Box<str>, Box<[u8]>)>,
     /// The token's data for the application, as JSON.
     pub(crate) own_data: Option<Box<[u8]>>,
+    /// When the command came.
+    pub(crate) began: Instant,
 }
 
 struct Connect {
@@ -46,6 +49,7 @@ struct Connect {
     data: Vec<(Box<str>, Box<[u8]>)>,
     /// The token's data for the application, as JSON.
     own_data: Option<Box<[u8]>>,
+    began: Instant,
 }
 
 /// A connect that is ready to be answered.
@@ -55,6 +59,8 @@ pub(crate) struct Connected {
     pub(crate) encoding: Encoding,
     /// Data for the application, as JSON.
     pub(crate) data: Option<Box<[u8]>>,
+    /// When the command came.
+    pub(crate) began: Instant,
     established: Vec<Established>,
 }
 
@@ -74,7 +80,7 @@ impl Connects {
 
     /// Begins a connect, whose subscriptions the caller then passes to the hub.
     pub(crate) fn begin(&mut self, session: SessionId, new: NewConnect) {
-        let NewConnect { id, encoding, subscriptions, bytes_max, data, own_data } = new;
+        let NewConnect { id, encoding, subscriptions, bytes_max, data, own_data, began } = new;
         let connect = Connect {
             id,
             encoding,
@@ -83,6 +89,7 @@ impl Connects {
             bytes_left: bytes_max,
             data,
             own_data,
+            began,
         };
         self.begun.insert(session, connect);
     }
@@ -155,9 +162,9 @@ impl Connects {
     /// Removes and returns the connect of a session, if nothing is outstanding.
     pub(crate) fn poll(&mut self, session: SessionId) -> Option<Connected> {
         self.begun.get(&session).filter(|connect| connect.outstanding == 0)?;
-        let Connect { id, encoding, established, own_data: data, .. } =
+        let Connect { id, encoding, established, own_data: data, began, .. } =
             self.begun.remove(&session)?;
-        Some(Connected { id, encoding, data, established })
+        Some(Connected { id, encoding, data, began, established })
     }
 
     /// Drops the connect of a session that has ended.
@@ -192,8 +199,8 @@ mod tests {
     }
 
     fn new_connect(encoding: Encoding, subscriptions: usize) -> NewConnect {
-        let (data, own_data) = (vec![], None);
-        NewConnect { id: None, encoding, subscriptions, bytes_max: 0, data, own_data }
+        let (data, own_data, began) = (vec![], None, Instant::now());
+        NewConnect { id: None, encoding, subscriptions, bytes_max: 0, data, own_data, began }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Calls that the push thread handles: the connection of each, and how much of a streamed response is unread.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use dunlin_net::ConnId;
 use dunlin_push_service::message::{PushMessage, PushReply, PushReplyBody};
@@ -18,6 +19,8 @@ pub(crate) struct PushCalls {
 #[derive(Debug)]
 struct PushCall {
     id: u64,
+    method: &'static str,
+    began: Instant,
     /// The head of a streamed response has been sent.
     streams: bool,
     /// Bytes that the client's socket has not accepted.
@@ -37,8 +40,19 @@ pub(crate) enum PushStep {
 
 impl PushCalls {
     /// Notes that a request of this connection was sent to the push thread.
-    pub(crate) fn begin(&mut self, conn: ConnId, call: u64) {
-        self.calls.insert(conn, PushCall { id: call, streams: false, unread: 0 });
+    pub(crate) fn begin(
+        &mut self,
+        conn: ConnId,
+        call: u64,
+        (method, began): (&'static str, Instant),
+    ) {
+        let call = PushCall { id: call, method, began, streams: false, unread: 0 };
+        self.calls.insert(conn, call);
+    }
+
+    /// Returns the method of the call of a connection, and when it came.
+    pub(crate) fn about(&self, conn: ConnId) -> Option<(&'static str, Instant)> {
+        self.calls.get(&conn).map(|call| (call.method, call.began))
     }
 
     /// Handles a part of a response; `None` if the connection of the call is gone. An earlier incarnation of this worker may have
@@ -122,7 +136,7 @@ mod tests {
     #[test]
     fn a_batch_streams_and_says_what_its_client_has_read() {
         let mut calls = PushCalls::default();
-        calls.begin(conn(1), 7);
+        calls.begin(conn(1), 7, ("push", Instant::now()));
         let step = calls.handle_reply(reply(7, PushReplyBody::Lines(lines("one\n"))));
         let first = PushStep::Stream { lines: lines("one\n"), begins: true, ends: false };
         assert_eq!(step, Some(first));
@@ -143,7 +157,7 @@ mod tests {
     #[test]
     fn a_reply_to_an_earlier_incarnation_reaches_nobody() {
         let mut calls = PushCalls::default();
-        calls.begin(conn(1), 8);
+        calls.begin(conn(1), 8, ("push", Instant::now()));
         assert_eq!(calls.handle_reply(reply(7, PushReplyBody::Abort)), None);
         let step = calls.handle_reply(reply(8, PushReplyBody::Complete(200, lines("{}"))));
         assert_eq!(step, Some(PushStep::Respond { status: 200, body: lines("{}") }));
@@ -154,7 +168,7 @@ mod tests {
     fn message_that_finds_the_ring_full_stays_first() {
         let mut calls = PushCalls::default();
         for call in [1, 2] {
-            calls.begin(conn(call), call);
+            calls.begin(conn(call), call, ("push", Instant::now()));
             calls.handle_closed(conn(call));
         }
         let first = calls.poll_transmit().unwrap();

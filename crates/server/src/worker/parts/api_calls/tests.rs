@@ -19,6 +19,7 @@ fn new_call(number: u64, form: CallForm, commands: u32, at_once: usize) -> NewCa
         unknown: UnknownFields::default(),
         pusher: None,
         then: None,
+        began: Instant::now(),
     }
 }
 
