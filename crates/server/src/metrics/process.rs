@@ -85,8 +85,8 @@ pub(crate) fn memory_bytes() -> [u64; 2] {
 /// the calling thread are counted.
 fn open_fds() -> u64 {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let told = tasks.filter_map(|task| fs::metadata(task.path().join("fd")).ok());
-    match told.map(|fds| fds.len()).max() {
+    let counted = tasks.filter_map(|task| fs::metadata(task.path().join("fd")).ok());
+    match counted.map(|fds| fds.len()).max() {
         None | Some(0) => fs::read_dir("/proc/thread-self/fd").map_or(0, Iterator::count) as u64,
         Some(most) => most,
     }
