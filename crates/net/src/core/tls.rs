@@ -17,7 +17,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ServerConnectionData, UnbufferedServerConnection};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
+use rustls::{
+    ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
+};
 
 use super::connection::{ConnId, Flags, Phase};
 use super::context::Context;
@@ -37,6 +39,7 @@ pub struct Tls {
 #[derive(Clone)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
+    exports: bool,
 }
 
 impl ServerTls {
@@ -66,7 +69,15 @@ impl ServerTls {
     pub fn from_config(config: impl Into<Arc<ServerConfig>>) -> ServerTls {
         let mut config = config.into();
         Arc::make_mut(&mut config).enable_secret_extraction = true;
-        ServerTls { config }
+        ServerTls { config, exports: false }
+    }
+
+    /// Keeps what [`Context::export_keying_material`] needs for accepted connections. Each of them then uses some tens of KiB, as
+    /// outgoing ones do.
+    #[must_use]
+    pub fn with_exporter(mut self) -> ServerTls {
+        self.exports = true;
+        self
     }
 }
 
@@ -214,8 +225,8 @@ pub(crate) struct Session {
 
 #[expect(clippy::large_enum_variant, reason = "the large one is that of which there are millions")]
 enum State {
-    /// An outgoing connection; there are few.
-    Client(Box<ClientConnection>),
+    /// An outgoing connection, or an accepted one that [exports](ServerTls::with_exporter); there are few.
+    Whole(Box<Connection>),
     /// The handshake of an accepted connection.
     Handshake(Box<UnbufferedServerConnection>),
     /// An accepted connection after its handshake; there may be millions.
@@ -227,7 +238,7 @@ enum State {
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            State::Client(_) => "Client",
+            State::Whole(_) => "Whole",
             State::Handshake(_) => "Handshake",
             State::Open(_) => "Open",
             State::Over => "Over",
@@ -238,15 +249,22 @@ impl fmt::Debug for State {
 impl Session {
     pub(crate) fn client(to: &ClientTls) -> io::Result<Session> {
         let tls = ClientConnection::new(Arc::clone(&to.config), to.name.clone());
-        let mut tls = tls.map_err(invalid)?;
-        // The loop bounds the buffers.
-        tls.set_buffer_limit(None);
-        let mut session = Session::new(State::Client(Box::new(tls)));
+        let mut session = Session::whole(tls.map_err(invalid)?.into());
         session.advance(&[])?;
         Ok(session)
     }
 
+    fn whole(mut tls: Connection) -> Session {
+        // The loop bounds the buffers.
+        tls.set_buffer_limit(None);
+        Session::new(State::Whole(Box::new(tls)))
+    }
+
     pub(crate) fn server(tls: &ServerTls) -> io::Result<Session> {
+        if tls.exports {
+            let tls = ServerConnection::new(Arc::clone(&tls.config)).map_err(invalid)?;
+            return Ok(Session::whole(tls.into()));
+        }
         let tls = UnbufferedServerConnection::new(Arc::clone(&tls.config)).map_err(invalid)?;
         Ok(Session::new(State::Handshake(Box::new(tls))))
     }
@@ -263,7 +281,7 @@ impl Session {
 
     fn is_handshaking(&self) -> bool {
         match &self.state {
-            State::Client(tls) => tls.is_handshaking(),
+            State::Whole(tls) => tls.is_handshaking(),
             State::Handshake(_) => true,
             State::Open(_) | State::Over => false,
         }
@@ -271,7 +289,7 @@ impl Session {
 
     /// Continues the handshake with the peer's input, and puts the output into `handshake`.
     fn advance(&mut self, records: &[u8]) -> io::Result<()> {
-        if let State::Client(tls) = &mut self.state {
+        if let State::Whole(tls) = &mut self.state {
             let taken = receive(tls, records, &mut self.early);
             flush(tls, &mut self.handshake);
             return taken.map(drop);
@@ -355,7 +373,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> io::Result<bool> {
         match &mut self.state {
-            State::Client(tls) => {
+            State::Whole(tls) => {
                 let closed = receive(tls, records, plain);
                 flush(tls, out);
                 closed
@@ -386,7 +404,7 @@ impl Session {
     /// No more can be sent: the connection must end.
     pub(crate) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.state {
-            State::Client(tls) => {
+            State::Whole(tls) => {
                 tls.writer().write_all(plain)?;
                 flush(tls, out);
                 Ok(())
@@ -399,7 +417,7 @@ impl Session {
     /// Appends a `close_notify` alert: no more data follows.
     fn close(&mut self, out: &mut Vec<u8>) {
         match &mut self.state {
-            State::Client(tls) => {
+            State::Whole(tls) => {
                 tls.send_close_notify();
                 flush(tls, out);
             }
@@ -410,11 +428,7 @@ impl Session {
 }
 
 /// Decrypts records and appends their content. Returns true once the peer has sent `close_notify`.
-fn receive(
-    tls: &mut ClientConnection,
-    mut records: &[u8],
-    plain: &mut Vec<u8>,
-) -> io::Result<bool> {
+fn receive(tls: &mut Connection, mut records: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
     let mut closed = false;
     while !records.is_empty() && !closed {
         if tls.read_tls(&mut records)? == 0 {
@@ -429,7 +443,7 @@ fn receive(
     Ok(closed)
 }
 
-fn flush(tls: &mut ClientConnection, out: &mut Vec<u8>) {
+fn flush(tls: &mut Connection, out: &mut Vec<u8>) {
     // Writing to memory cannot fail.
     while tls.wants_write() && tls.write_tls(out).is_ok() {}
 }
@@ -442,6 +456,26 @@ fn encode(data: &mut EncodeTlsData<'_, ServerConnectionData>, out: &mut Vec<u8>)
 }
 
 impl<D: Default> Context<D> {
+    /// Returns keying material that only the two ends of a connection know (RFC 8446 §7.5), for a protocol that binds its own
+    /// authentication to the connection.
+    ///
+    /// # Errors
+    ///
+    /// The connection has no TLS, its handshake is not complete, or it was accepted without [`ServerTls::with_exporter`].
+    pub fn export_keying_material<const N: usize>(
+        &self,
+        conn: ConnId,
+        label: &[u8],
+    ) -> io::Result<[u8; N]> {
+        let spill = self.slab.get(conn).and_then(|record| record.spill.as_ref());
+        match spill.and_then(|spill| spill.tls.as_ref()).map(|session| &session.state) {
+            Some(State::Whole(tls)) => {
+                tls.export_keying_material([0; N], label, None).map_err(invalid)
+            }
+            _ => Err(invalid("the connection keeps no secret to export from")),
+        }
+    }
+
     /// Begins the handshake of an accepted connection.
     pub(crate) fn secure<H: Handler<Data = D>>(
         &mut self,

@@ -8,7 +8,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use dunlin_net::{
-    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, LoopConfig, Tcp, Tls,
+    CloseReason, ConnId, ConnectConfig, Context, EventLoop, Handler, ListenConfig, LoopConfig,
+    ServerTls, Tcp, Tls,
 };
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::PrivateKeyDer;
@@ -293,4 +294,56 @@ fn server_without_a_trusted_certificate_is_refused() {
     }
     assert!(Tls::with_roots(b"no PEM").is_err());
     assert!(tls.client("not a name").is_err());
+}
+
+/// Both ends of a connection on one loop, and what each has exported.
+#[derive(Default)]
+struct Ends(Vec<Result<[u8; 32], String>>);
+
+impl Ends {
+    fn export(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        let exported = cx.export_keying_material(conn, b"EXPERIMENTAL-test");
+        self.0.push(exported.map_err(|error| error.to_string()));
+        if self.0.len() == 2 {
+            cx.stop();
+        }
+    }
+}
+
+impl Handler for Ends {
+    type Data = ();
+    type Protocols = Tcp;
+
+    fn on_open(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.export(cx, conn);
+    }
+
+    fn on_connect(&mut self, cx: &mut Context<()>, conn: ConnId) {
+        self.export(cx, conn);
+    }
+}
+
+#[test]
+fn both_ends_export_the_same_keys_where_the_listener_keeps_its_exporter() {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(vec!["server.example".to_owned()]).unwrap();
+    let server =
+        ServerTls::from_pem(cert.pem().as_bytes(), signing_key.serialize_pem().as_bytes()).unwrap();
+    let client = Tls::with_roots(cert.pem().as_bytes()).unwrap();
+    let mut seen = Vec::new();
+    for tls in [server.clone().with_exporter(), server.clone().with_exporter(), server] {
+        let mut event_loop = EventLoop::new(LoopConfig::default()).unwrap();
+        let cx = event_loop.context();
+        let listen = ListenConfig { tls: Some(tls), ..ListenConfig::tcp() };
+        let listener = cx.listen("127.0.0.1:0".parse().unwrap(), &listen).unwrap();
+        let addr = cx.listener_addr(listener).unwrap();
+        let tls = Some(client.client("server.example").unwrap());
+        cx.connect(addr, &ConnectConfig { tls, ..ConnectConfig::default() }).unwrap();
+        let mut ends = Ends::default();
+        event_loop.run(&mut ends).unwrap();
+        seen.push(ends.0);
+    }
+    assert!(seen[0][0].is_ok() && seen[0][0] == seen[0][1], "{seen:?}");
+    assert_ne!(seen[0][0], seen[1][0], "each connection has keys of its own");
+    assert_eq!(seen[2].iter().filter(|of| of.is_ok()).count(), 1, "the listener has dropped them");
 }
