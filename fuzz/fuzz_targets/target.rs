@@ -9,6 +9,8 @@ mod actions;
 mod client;
 #[path = "../../crates/config/tests/fuzz_targets/mod.rs"]
 mod config;
+#[path = "../../crates/federation/tests/all/fuzz_targets.rs"]
+mod federation;
 #[path = "../../crates/hub/tests/kit/mod.rs"]
 mod kit;
 #[path = "../../crates/log/tests/fuzz_targets/mod.rs"]
@@ -30,9 +32,10 @@ mod wire;
 
 type Target = (&'static str, fn(&[u8]));
 
-const CRATES: [&[Target]; 10] = [
+const CRATES: [&[Target]; 11] = [
     actions::TARGETS,
     config::TARGETS,
+    federation::TARGETS,
     log::TARGETS,
     net::TARGETS,
     pipeline::TARGETS,
