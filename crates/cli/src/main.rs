@@ -1,4 +1,4 @@
-//! dunlin: serve, apns, push, config, cluster, program, trace, explain, top, health, token, check; bench is a program of its own.
+//! dunlin: serve, apns, push, config, cluster, federation, peers, program, trace, explain, top, health, token, check; bench is a program of its own.
 #![forbid(unsafe_code)]
 
 mod apns;
@@ -7,6 +7,7 @@ mod cluster;
 mod config;
 mod error;
 mod explain;
+mod federation;
 mod health;
 mod log_writer;
 #[cfg(feature = "programs")]
@@ -56,6 +57,12 @@ enum Command {
     /// Show the nodes of a cluster
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(cluster::Command),
+    /// Make the key by which servers of other owners know this one
+    #[command(subcommand, arg_required_else_help = true)]
+    Federation(federation::Command),
+    /// Show the servers of other owners that messages are exchanged with; dial one now
+    #[command(subcommand, arg_required_else_help = true)]
+    Peers(federation::Peers),
     /// Follow what happens to one user, client, address or channel of a running server
     Trace(trace::Trace),
     /// Explain why a client may subscribe to a channel, publish to it or read it, or why not
@@ -98,6 +105,8 @@ fn main() -> ExitCode {
         Command::Apns(apns) => apns.run(),
         Command::Config(config) => config.run(),
         Command::Cluster(cluster) => cluster.run(),
+        Command::Federation(federation) => federation.run(),
+        Command::Peers(peers) => peers.run(),
         #[cfg(feature = "programs")]
         Command::Program(program) => program.run(),
         Command::Trace(trace) => trace.run(),

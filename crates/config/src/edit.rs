@@ -12,11 +12,11 @@ use serde_json::{Map as Object, Value};
 use crate::pointer::Pointer;
 use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
-    ClaimPath, Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, HealthCheck,
-    Hook, Ingress, Limits, Listener, Log, LogLevel, LongPoll, Map, Member, Pacing, PersonalChannel,
-    Program, Proxy, PushConfig, PusherApp, PusherConfig, Route, Rpc, RpcNamespace, Secret, Server,
-    SharedBudget, Shutdown, SubscriptionToken, Tenant, Tls, Token, Upstream, VapidConfig, Webhooks,
-    fields,
+    ClaimPath, Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, Federation,
+    FederationPeer, HealthCheck, Hook, Ingress, Limits, Listener, Log, LogLevel, LongPoll, Map,
+    Member, Pacing, PersonalChannel, Program, Proxy, PushConfig, PusherApp, PusherConfig, Route,
+    Rpc, RpcNamespace, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Tenant, Tls,
+    Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map, to bound its memory.
@@ -290,7 +290,7 @@ trait Own: Sized {
 
 table! {
     Config {
-        server, client, api, channel, listeners, tls, webhooks, proxies, programs, rpc, engines, tenants, cluster, pusher, push,
+        server, client, api, channel, listeners, tls, webhooks, proxies, programs, rpc, engines, tenants, cluster, federation, pusher, push,
         limits, config, shutdown, admin, log
     }
     Server { client_ingress, admin_ingress }
@@ -325,6 +325,8 @@ table! {
     PusherApp {}
     Tenant { api_keys, token_keys, without_namespace, namespaces, budget }
     Cluster {}
+    Federation { peers }
+    FederationPeer {}
     PushConfig { apns, fcm, vapid }
     ApnsConfig { route }
     FcmConfig { route }

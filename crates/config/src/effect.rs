@@ -97,6 +97,8 @@ effects! {
     Log,
     /// Senders of pushes start and stop.
     PushSenders,
+    /// Links to peers begin, end, or are treated in another way.
+    Federation,
 }
 
 /// A set of effects.

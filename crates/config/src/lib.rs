@@ -21,6 +21,7 @@ mod engine_kind;
 mod entries;
 pub mod environment;
 mod error;
+mod federation;
 mod fields;
 pub mod import;
 mod index;
@@ -80,6 +81,7 @@ pub use engine_kind::{
     EngineWhenFull,
 };
 pub use error::{ConfigError, ConfigErrors};
+pub use federation::{ClientSend, Federation, FederationPeer};
 pub use index::ApiKey;
 pub use ingress::Ingress;
 pub use limits::Limits;
@@ -141,6 +143,8 @@ settings! {
         pub tenants: Map<Tenant> | Tenants & Permissions,
         /// Nodes that act as one.
         pub cluster: Cluster,
+        /// Servers of other owners.
+        pub federation: Federation,
         /// Credentials of the push services that reach offline users, each under a name of your
         /// choice.
         pub push: PushConfig,

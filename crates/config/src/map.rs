@@ -64,7 +64,7 @@ impl<T> Map<T> {
     }
 
     /// Returns a name and its value as `Arc`s.
-    pub(crate) fn get_entry(&self, name: &str) -> Option<(&Arc<str>, &Arc<T>)> {
+    pub fn get_entry(&self, name: &str) -> Option<(&Arc<str>, &Arc<T>)> {
         self.0.get_key_value(name).map(|(name, value)| (name, &value.0))
     }
 

@@ -114,7 +114,7 @@ mod tests {
     use crate::{Member, Secret};
 
     /// What becomes of each secret of the schema: whether it, or what is signed with it for somebody, leaves this server.
-    const SECRETS: [(&str, bool); 25] = [
+    const SECRETS: [(&str, bool); 26] = [
         ("admin.token", false),
         ("admin.tokens.NAME.token", false),
         ("api.keys.NAME", false),
@@ -132,6 +132,7 @@ mod tests {
         ("engines.NAME.sentinel_password", true),
         ("engines.NAME.tls_client_key", true),
         ("engines.NAME.token", true),
+        ("federation.key", false),
         ("proxies.NAME.static_headers.NAME", true),
         ("push.apns.NAME.certificate", true),
         ("push.apns.NAME.certificate_password", true),

@@ -51,6 +51,9 @@ pub enum ServeError {
         /// Why, and what to do.
         reason: String,
     },
+    /// What is stored of messages to peers could not be opened.
+    #[error("cannot open what is stored of federation.peers: {0}")]
+    Federation(String),
     /// No configuration could be recovered.
     #[error("{0}")]
     Recover(String),

@@ -20,6 +20,7 @@ mod control;
 mod crash;
 mod engines;
 mod error;
+mod federation;
 mod log;
 mod message;
 mod metrics;
@@ -56,6 +57,7 @@ use crate::auth::revocation::RevocationLog;
 use crate::clock::unix_ms;
 use crate::control::Control;
 use crate::engines::disk::DiskLogs;
+use crate::federation::FederationThread;
 use crate::message::bus::{Bus, OTHER_THREADS};
 use crate::program::Program;
 use crate::state::ServerState;
@@ -144,8 +146,13 @@ fn serve_program(
     };
     let bus = Bus::open(workers, config.limits.bus_slots as usize).map_err(ServeError::Bus)?;
     let Bus { workers: endpoints, control: endpoint, .. } = bus;
-    let doorbells =
-        [endpoint.doorbell(), bus.admin.doorbell(), bus.push.doorbell(), bus.webhooks.doorbell()];
+    let doorbells = [
+        endpoint.doorbell(),
+        bus.admin.doorbell(),
+        bus.push.doorbell(),
+        bus.webhooks.doorbell(),
+        bus.federation.doorbell(),
+    ];
     let state = Arc::new(new_state(snapshot, workers, endpoint.monitor())?);
     check_listener_tls(&state.settings.load())?;
     if let Some(program) = program {
@@ -165,6 +172,12 @@ fn serve_program(
     let workers = Workers::start(&state, endpoints, &doorbells, clone_all(&listeners)?, placement)?;
     let (pushes, unused) = push::start(&state, bus.push, state_dir.as_deref(), &mut recovery)?;
     recovery.extend(report_unused(unused, &state.settings.load().config));
+    let federation = FederationThread::start(
+        Arc::clone(&state),
+        bus.federation,
+        state_dir.as_deref(),
+        &mut recovery,
+    )?;
     let admin = AdminParams {
         state: Arc::clone(&state),
         push: Some(pushes.handle()),
@@ -188,6 +201,7 @@ fn serve_program(
         admin,
         pushes,
         webhooks: bus.webhooks,
+        federation,
         client_addr,
         admin_addr,
         recovery,

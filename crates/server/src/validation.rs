@@ -12,6 +12,7 @@ use dunlin_config::{
 };
 use dunlin_engine_servers::login::{credentials, is_in_file};
 use dunlin_engine_servers::tls as peer;
+use dunlin_federation::{Identity, PublicKey, is_domain};
 use dunlin_net::Url;
 use dunlin_program::{Hook, ProgramError};
 use rustls::pki_types::ServerName;
@@ -77,6 +78,7 @@ pub(crate) fn settings(before: &Config, after: &Config, errors: &mut ConfigError
     scopes(before, after, errors);
     expressions(before, after, errors);
     programs(before, after, errors);
+    federation(before, after, errors);
     let (old, new) = (&before.client, &after.client);
     tokens("client.token", old.token.rules(), new.token.rules(), errors);
     let (old, new) = (&old.subscription_token, &new.subscription_token);
@@ -272,6 +274,72 @@ fn proxies(before: &Config, after: &Config, errors: &mut ConfigErrors) {
         }
         let authority = rest.split('/').next().unwrap_or(rest);
         certified_name(path.join("endpoint"), authority, errors);
+    }
+}
+
+/// Checks this domain's name and key, and those of its peers.
+fn federation(before: &Config, after: &Config, errors: &mut ConfigErrors) {
+    let (own, path) = (&after.federation, Path::of("federation"));
+    let domain_fix = "name it as in DNS, in lower case: a.example";
+    let names = own.peers.changes_from(&before.federation.peers);
+    for (name, peer) in names.filter_map(|(name, _, new)| Some((name, new?))) {
+        let path = path.join("peers").join(name);
+        if !is_domain(name) || **name == *own.domain {
+            let sentence = format!("{name:?} is no other domain");
+            errors.push(config_error(path.clone(), sentence, domain_fix));
+        }
+        if peer.keys.is_empty() || peer.keys.len() > 2 {
+            let sentence = format!("there are {} keys", peer.keys.len());
+            let fix = "set the public key that `dunlin federation key` has printed there; two while it changes";
+            errors.push(config_error(path.join("keys"), sentence, fix));
+        }
+        for (at, key) in peer.keys.iter().enumerate() {
+            if let Err(error) = PublicKey::parse(key) {
+                let fix = "set what `dunlin federation key` has printed for peers";
+                errors.push(config_error(path.join("keys").join(at), error.to_string(), fix));
+            }
+        }
+        let is_address = peer.address.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)
+        });
+        if !peer.address.is_empty() && !is_address {
+            let sentence = format!("{:?} is no host and port", peer.address);
+            let fix = "write it as b.example:7443; empty if the peer connects to this server";
+            errors.push(config_error(path.join("address"), sentence, fix));
+        }
+    }
+    if let Some(key) = &own.key
+        && let Err(error) = Identity::new(&own.domain, key.reveal())
+    {
+        let fix = "set the private key that `dunlin federation key` has printed";
+        errors.push(config_error(path.join("key"), error.to_string(), fix));
+    }
+    if !own.domain.is_empty() && !is_domain(&own.domain) {
+        let sentence = format!("{:?} is no domain", own.domain);
+        errors.push(config_error(path.join("domain"), sentence, domain_fix));
+    }
+    if !own.enabled {
+        return;
+    }
+    for (key, is_missing, fix) in [
+        ("domain", own.domain.is_empty(), domain_fix),
+        ("key", own.key.is_none(), "set the private key that `dunlin federation key` has printed"),
+    ] {
+        if is_missing {
+            let sentence = "it is not set, and federation.enabled is".to_owned();
+            errors.push(config_error(path.join(key), sentence, fix));
+        }
+    }
+    if !after.client.subscribe_to_user_personal_channel.enabled {
+        let sentence =
+            "messages of peers arrive in the personal channels of users, and there are none";
+        let fix = "set client.subscribe_to_user_personal_channel.enabled";
+        errors.push(config_error(path.join("enabled"), sentence.to_owned(), fix));
+    }
+    if after.cluster.engine.is_some() {
+        let sentence = "a node of a cluster has no links to peers";
+        let fix = "leave it off here, and federate by a server that is not in the cluster";
+        errors.push(config_error(path.join("enabled"), sentence.to_owned(), fix));
     }
 }
 

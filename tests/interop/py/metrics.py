@@ -119,6 +119,18 @@ def everything(server, directory):
     })
 
 
+def of_peers(server):
+    """The families of peers. A node of a cluster has none, so they are looked at before it is one."""
+    merge(server, {
+        "client": {"subscribe_to_user_personal_channel": {"enabled": True}},
+        "federation": {"enabled": True, "domain": "a.example", "key": "11" * 32, "peers": {"b.example": {"keys": ["22" * 32]}}},
+    })
+    until(lambda: "dunlin_federation_link_up" in scrape(server, "*/*")[1], "a peer to have series")
+    known = [family for family in families(scrape(server, "*/*")[1]) if family[0].startswith("dunlin_federation_")]
+    merge(server, {"federation": {"enabled": False}})
+    return known
+
+
 def traffic(server):
     """Some of what dashboards show: a client, messages, calls, and each of them refused."""
     with contextlib.closing(server.connect()) as client:
@@ -142,10 +154,11 @@ def families(text):
 
 @scenario("metrics: the reference lists every family and no other, and pages name none that is not there", config="admin.toml")
 def reference(server):
+    peers = of_peers(server)
     with tempfile.TemporaryDirectory() as directory:
         everything(server, pathlib.Path(directory))
         until(lambda: "dunlin_engine_ready" in scrape(server, "*/*")[1] and "dunlin_cluster_nodes" in scrape(server, "*/*")[1], "engine and cluster to have series")
-        known = families(scrape(server, "*/*")[1])
+        known = sorted(families(scrape(server, "*/*")[1]) + peers)
     page = INTRODUCTION + "".join(f"| `{name}` | {kind} | {text.replace('|', chr(92) + '|')} |\n" for name, kind, text in known)
     if os.environ.get("DUNLIN_WRITE_DOCS"):
         REFERENCE.write_text(page)

@@ -346,6 +346,10 @@ pub(super) struct SendBody<'a> {
     data: Option<Json<'a>>,
     #[serde(borrow, deserialize_with = "json::text")]
     b64data: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    from: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    idempotency_key: Cow<'a, str>,
 }
 
 impl<'a> SendBody<'a> {
@@ -354,6 +358,8 @@ impl<'a> SendBody<'a> {
             target: target((self.user, self.client, self.session), (false, None))?,
             device: self.device,
             data: payload(self.data, &self.b64data)?,
+            from: self.from,
+            idempotency_key: self.idempotency_key,
         })
     }
 }

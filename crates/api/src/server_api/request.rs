@@ -372,6 +372,10 @@ pub struct SendRequest<'a> {
     pub device: Cow<'a, str>,
     /// The payload.
     pub data: Payload<'a>,
+    /// To a user of another server: the user here who sends it; empty: the backend.
+    pub from: Cow<'a, str>,
+    /// To a user of another server: a second message with this key is not delivered. Empty: none.
+    pub idempotency_key: Cow<'a, str>,
 }
 
 /// The sessions that a command applies to.

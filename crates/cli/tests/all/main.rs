@@ -6,6 +6,7 @@ mod channels;
 mod command_line;
 mod compose;
 mod crash;
+mod federation;
 #[path = "../kit/mod.rs"]
 mod kit;
 mod log;

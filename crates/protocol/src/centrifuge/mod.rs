@@ -17,6 +17,7 @@ mod commands;
 mod filter_node;
 pub(crate) mod protobuf;
 mod push;
+mod remote_send;
 mod reply;
 mod state;
 
@@ -29,6 +30,7 @@ pub use command::{
 pub use commands::Commands;
 pub use filter_node::FilterNode;
 pub use push::{write_connect_push, write_push, write_refresh_push};
+pub use remote_send::{RemoteSend, SEND};
 pub(crate) use reply::write_publication_members;
 pub use reply::{
     ConnectResult, RefreshResult, Reply, SubscribeResult, write_client_info, write_epoch,

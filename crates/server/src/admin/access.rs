@@ -60,7 +60,10 @@ pub(super) fn role_for(request: &http::RequestHead<'_>) -> Result<AdminRole, Pro
         // A question whose token does not stand in its path.
         Method::Post if path == "/explain" => Ok(AdminRole::See),
         _ if below(path, "/config").is_some() => Ok(AdminRole::Change),
-        _ if below(path, "/broadcasts").is_some() || path == "/revocations" => {
+        _ if below(path, "/broadcasts").is_some()
+            || below(path, "/federation").is_some()
+            || path == "/revocations" =>
+        {
             Ok(AdminRole::Operate)
         }
         _ if path.starts_with("/api/") => {

@@ -26,6 +26,7 @@ use super::timer::Timer;
 use super::{Admin, Cx, respond, unix_ms, warnings};
 use crate::crash;
 use crate::log::{self, Entry, Kind};
+use crate::message::federation::FederationMessage;
 use crate::message::webhooks::WebhooksMessage;
 use crate::message::worker::WorkerMessage;
 use crate::metrics::{ConfigMetric, Metric};
@@ -54,16 +55,17 @@ pub(super) enum ReplyTo {
     Follow(u64),
 }
 
-/// Whether a change loads programs, or makes a token that may.
+/// Whether a change loads programs, gives other servers a way in, or makes a token that may.
 fn loads_programs(before: &Config, after: &Config) -> bool {
     let tokens = after.admin.tokens.changes_from(&before.admin.tokens);
     before.programs != after.programs
+        || before.federation != after.federation
         || before.admin.token != after.admin.token
         || tokens.filter_map(|(_, _, after)| after).any(|of| of.role == AdminRole::Program)
 }
 
 fn programs_need_role() -> ProblemDetails {
-    let detail = "programs, `admin.token` and tokens of role `program` are set by an admin token of role `program`, \
+    let detail = "programs, `federation`, `admin.token` and tokens of role `program` are set by an admin token of role `program`, \
                   by the token in the state directory, or through its socket";
     ProblemDetails::new(&problem::FORBIDDEN, detail.to_owned())
 }
@@ -393,6 +395,13 @@ impl Admin {
         if effects.intersects(hooks) && !self.commits.webhooks_timer_set {
             self.commits.webhooks_timer_set = true;
             cx.run_after(WEBHOOKS_PAUSE_MS, Timer::Webhooks as u64);
+        }
+        if effects.contains(Effect::Federation) {
+            // If the ring is full, the thread is awake or about to wake.
+            let to = self.state.bus.federation();
+            let _ = self.endpoint.send(to, FederationMessage::AdoptSettings);
+            self.endpoint.flush();
+            self.state.effects.count(Effect::Federation);
         }
         (generation, effects)
     }

@@ -25,6 +25,7 @@ mod cluster_scope;
 mod commit;
 #[cfg(test)]
 mod effect_tests;
+mod federation;
 mod heap_trim;
 mod live;
 #[cfg(test)]
@@ -337,6 +338,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     registry.register_collector(Box::new(Arc::clone(&state.proxies)));
     registry.register_collector(Box::new(Arc::clone(&state.programs)));
     registry.register_collector(Box::new(Arc::clone(&state.engines)));
+    registry.register_collector(Box::new(Arc::clone(&state.federation)));
     registry.register_collector(Box::new(Arc::clone(&state.cluster)));
     if let Some(push) = &push {
         registry.register_collector(Box::new(push.clone()));
@@ -441,6 +443,8 @@ impl Admin {
             self.config(cx, conn, request, rest, caller)
         } else if let Some(rest) = access::below(path, "/broadcasts") {
             self.broadcasts(cx, conn, request, rest)
+        } else if let Some(rest) = access::below(path, "/federation") {
+            self.federation(cx, conn, request, rest)
         } else if path == "/revocations" {
             self.revocations(cx, conn, request)
         } else if let Some(method) = path.strip_prefix("/api/") {

@@ -16,9 +16,11 @@ use tokio::time::Instant;
 
 use crate::admin::{AdminParams, AdminThread};
 use crate::error::ServeError;
+use crate::federation::FederationThread;
 use crate::log::{self, Entry, Kind};
 use crate::message::bus::Endpoint;
 use crate::message::control::ControlMessage;
+use crate::message::federation::FederationMessage;
 use crate::message::webhooks::WebhooksMessage;
 use crate::message::worker::WorkerMessage;
 use crate::state::memory::{self, Memory, MemoryBounds};
@@ -60,6 +62,7 @@ pub(crate) struct Control {
     pub(crate) pushes: PushThread,
     /// The webhooks thread's endpoint on the bus.
     pub(crate) webhooks: Endpoint<WebhooksMessage>,
+    pub(crate) federation: FederationThread,
     pub(crate) client_addr: SocketAddr,
     pub(crate) admin_addr: SocketAddr,
     pub(crate) recovery: Vec<String>,
@@ -84,6 +87,7 @@ impl Control {
             .build()
             .map_err(ServeError::Control)?;
         let Control { state, endpoint, workers, listeners, admin, pushes, webhooks, .. } = self;
+        let federation = self.federation;
         let webhooks =
             WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
         let mut running = ServingState { state, endpoint, workers, listeners };
@@ -137,6 +141,12 @@ impl Control {
             Ok(())
         })?;
         pushes.stop(STOP_TIMEOUT);
+        // While workers can still take what has arrived.
+        let to = running.state.bus.federation();
+        if running.endpoint.send(to, FederationMessage::Stop).is_ok() {
+            running.endpoint.flush();
+            federation.join(STOP_TIMEOUT);
+        }
         running.stop_workers();
         running.workers.join(STOP_TIMEOUT);
         // No worker emits events any more.

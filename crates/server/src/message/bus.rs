@@ -12,11 +12,12 @@ use dunlin_push_service::message::PushMessage;
 
 use super::admin::AdminMessage;
 use super::control::ControlMessage;
+use super::federation::FederationMessage;
 use super::webhooks::WebhooksMessage;
 use super::worker::WorkerMessage;
 
 /// Threads with an endpoint on the bus beside the workers.
-pub(crate) const OTHER_THREADS: usize = 4;
+pub(crate) const OTHER_THREADS: usize = 5;
 
 /// What a ring carries. Only addresses make one.
 pub(crate) struct Envelope(Content);
@@ -27,6 +28,7 @@ enum Content {
     Admin(AdminMessage),
     Push(PushMessage),
     Webhooks(WebhooksMessage),
+    Federation(FederationMessage),
 }
 
 // The largest message is the hub's. A ring has a slot of this size for each message of a burst.
@@ -65,6 +67,7 @@ received! {
     AdminMessage is Admin;
     PushMessage is Push;
     WebhooksMessage is Webhooks;
+    FederationMessage is Federation;
 }
 
 /// The place on the bus of a thread that receives `M`.
@@ -135,6 +138,10 @@ impl Addresses {
 
     pub(crate) fn webhooks(self) -> Address<WebhooksMessage> {
         Address::at(self.workers + 3)
+    }
+
+    pub(crate) fn federation(self) -> Address<FederationMessage> {
+        Address::at(self.workers + 4)
     }
 }
 
@@ -216,6 +223,7 @@ pub(crate) struct Bus {
     pub(crate) admin: Endpoint<AdminMessage>,
     pub(crate) push: Endpoint<PushMessage>,
     pub(crate) webhooks: Endpoint<WebhooksMessage>,
+    pub(crate) federation: Endpoint<FederationMessage>,
 }
 
 impl Bus {
@@ -226,13 +234,14 @@ impl Bus {
         let others = endpoints.split_off(workers);
         let others: [_; OTHER_THREADS] =
             others.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"));
-        let [control, admin, push, webhooks] = others;
+        let [control, admin, push, webhooks, federation] = others;
         Ok(Bus {
             workers: endpoints.into_iter().map(Endpoint::of).collect(),
             control: Endpoint::of(control),
             admin: Endpoint::of(admin),
             push: Endpoint::of(push),
             webhooks: Endpoint::of(webhooks),
+            federation: Endpoint::of(federation),
         })
     }
 }

@@ -8,6 +8,7 @@ use dunlin_cluster::message::ClusterToWorker;
 use dunlin_hub::SessionId;
 use dunlin_push_service::message::PushToWorker;
 
+use super::federation::FederationToWorker;
 use crate::api::Method;
 use crate::api::connections::{ChannelSearch, ConnectionSearch};
 use crate::auth::revocation::{Revocation, RevocationError};
@@ -73,6 +74,9 @@ pub(crate) enum WorkerMessage {
 
     // From the push thread.
     Push(PushToWorker),
+
+    // From the federation thread.
+    Federation(Box<FederationToWorker>),
 
     // From the control thread.
     /// A key set was fetched, or the fetch failed.

@@ -1,6 +1,7 @@
 //! The state that all threads of one process share.
 
 pub(crate) mod fanout_scheduler;
+pub(crate) mod federation;
 mod local_node;
 pub(crate) mod memory;
 mod node_name;
@@ -21,6 +22,7 @@ use dunlin_hub::UserDirectory;
 use dunlin_push_service::message::PushAdmissions;
 use serde_json::{Value, json};
 
+use self::federation::FederationState;
 use crate::auth::derived_keys::DerivedKeys;
 use crate::auth::revocation::Revocations;
 use crate::engines::disk::DiskLogs;
@@ -118,6 +120,8 @@ pub(crate) struct ServerState {
     pub(crate) programs: Arc<ProgramsStats>,
     /// How often each effect of a change of the settings was brought about.
     pub(crate) effects: Arc<EffectCounts>,
+    /// What is shown of peers.
+    pub(crate) federation: Arc<FederationState>,
     /// Statistics of the engines.
     pub(crate) engines: Arc<EnginesStats>,
     /// The logs of engines on a disk, once they are open.
@@ -197,6 +201,7 @@ impl ServerState {
             programs: Arc::default(),
             effects: Arc::default(),
             engines: Arc::default(),
+            federation: Arc::default(),
             disks: OnceLock::new(),
             webhooks: WebhooksState::new(workers),
             upstreams: UpstreamsState::default(),

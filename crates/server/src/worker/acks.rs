@@ -119,7 +119,14 @@ impl Core<'_> {
         }
         let Ok(data) = Json::parse(&data) else { return };
         let target = Target::user(user.to_owned());
-        let send = Request::Send(SendRequest { target, device: "".into(), data: data.into() });
+        let send = SendRequest {
+            target,
+            device: "".into(),
+            data: data.into(),
+            from: "".into(),
+            idempotency_key: "".into(),
+        };
+        let send = Request::Send(send);
         let Some((body, _)) = send.for_cluster(now.unix_ms / 1000) else { return };
         let about = Some(AboutUser { user: user.to_owned().into(), bars: false });
         let (method, request, to) = (send.method(), body.into(), TargetNodes::All);

@@ -166,7 +166,11 @@ impl Worker<'_> {
             }
             Effect::Read | Effect::NewConnections | Effect::NextStart => return,
             // Of other threads.
-            Effect::AdminPort | Effect::AdminTokens | Effect::Log | Effect::PushSenders => return,
+            Effect::AdminPort
+            | Effect::AdminTokens
+            | Effect::Log
+            | Effect::PushSenders
+            | Effect::Federation => return,
         }
         self.core.state.effects.count(effect);
     }

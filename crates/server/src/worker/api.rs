@@ -527,6 +527,9 @@ impl Api {
             let why = format_args!("{has} bytes where limits.publication_bytes_max is {max}");
             return Err(ApiErrorCode::LimitExceeded.with_reason(why));
         }
+        if turn.core.is_remote(&send.target.user) {
+            return self.send_to_remote(turn, place, send);
+        }
         let Some(only) = self.selected(turn.core, place, &send.target)? else { return Ok(()) };
         let message = SendToUser {
             client: only.client,

@@ -67,6 +67,7 @@ impl Worker<'_> {
             WorkerMessage::Push(PushToWorker::OnlineQuery(query)) => {
                 self.push.query_online(turn.core, &query);
             }
+            WorkerMessage::Federation(message) => self.clients.receive_from_peers(turn, *message),
             WorkerMessage::KeysFetched => self.clients.keys_fetched(turn),
             WorkerMessage::Cluster(message) => self.receive_from_cluster(cx, message),
             WorkerMessage::Drain => self.begin_drain(cx),

@@ -92,6 +92,8 @@ impl Clients {
             }
             // The callers of `token` handle these, because they hold the needed state.
             Pending::Connect { .. } | Pending::Poll { .. } => {}
+            // The federation thread gives it again.
+            Pending::Remote(_) => {}
             Pending::Api(place) => turn.core.api_answers.push_back((place, Err(error.into()))),
         }
     }

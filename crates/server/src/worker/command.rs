@@ -5,7 +5,7 @@ use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
     AckRequest, Command, CommandError, Commands, Disconnect, DisconnectCode, Error, ErrorCode,
-    HistoryRequest, PublishRequest, Reply, Request, SubscribeRequest,
+    HistoryRequest, PublishRequest, RemoteSend, Reply, Request, RpcRequest, SubscribeRequest,
 };
 
 use super::clients::Clients;
@@ -128,7 +128,7 @@ impl Clients {
         }
         let session = turn.cx.data(conn).and_then(|link| link.session());
         let Some(session) = session else { return Handled::Done };
-        let is_own = matches!(&command.request, Request::Rpc(rpc) if AckRequest::is_one(rpc));
+        let is_own = matches!(&command.request, Request::Rpc(rpc) if is_own_rpc(rpc));
         if self.deciders.has_authorizer()
             && !is_own
             && self.consult_about(turn, (conn, session, id), &command.request, said)
@@ -193,6 +193,9 @@ impl Clients {
                 Ok(()) => Ok(()),
                 Err(error) => return self.refuse_token(turn, conn, command, error),
             },
+            Request::Rpc(request) if RemoteSend::is_one(request) => {
+                self.send_to_remote(turn, (session, id), request)
+            }
             Request::Rpc(request) if is_own => self.acknowledge(turn, (session, id), request),
             Request::Rpc(request) => self.rpc(turn, conn, session, id, request),
             // Answered by ProtocolState::admit or above.
@@ -523,4 +526,9 @@ pub(super) fn subscribe(request: Option<&SubscribeRequest<'_>>) -> SubscribeOpti
         join_leave: request.join_leave,
         ..SubscribeOptions::default()
     }
+}
+
+/// Whether a remote procedure is the server's own, which nobody else is asked about.
+fn is_own_rpc(request: &RpcRequest<'_>) -> bool {
+    AckRequest::is_one(request) || RemoteSend::is_one(request)
 }

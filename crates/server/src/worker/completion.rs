@@ -133,6 +133,7 @@ impl Clients {
             (Pending::Poll { session, channel }, event) => {
                 self.poll_progress(turn, session, &channel, event);
             }
+            (Pending::Remote(id), event) => turn.core.remote_published(*id, &event),
             (Pending::Api(place), event) => {
                 turn.core.api_answers.push_back((place, outcome_of(event).map_err(ApiError::from)));
             }

@@ -14,6 +14,7 @@
 //!   connections of [`backends`], and the embedding program ([`program`]).
 //! - [`Api`]: [`api`], [`api_turns`], [`api_users`], [`connections`] and [`pusher_api`] execute calls of the server API. Of clients it
 //!   knows that the hub's events are theirs.
+//! - [`federation`] sends clients' and backends' messages to peers, and publishes what comes from them.
 //! - [`PushLink`] passes calls to the push thread, [`Engines`] drives engines, [`Fanout`] paces broadcasts.
 //!
 //! [`turn`] has the core; [`reply`] and [`webhooks`] are among what it does for all. [`routes`] finds who serves a request, [`bus`] who
@@ -44,6 +45,7 @@ mod drain;
 mod engines;
 mod explain;
 mod fanout;
+mod federation;
 mod flush;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz_targets;

@@ -6,6 +6,7 @@ use dunlin_bus::{RequestId, RequestTable};
 use dunlin_hub::{CursorOwner, MemberListRequest, SessionId, StreamPosition};
 
 use super::CallId;
+use crate::message::federation::DeliveryId;
 
 /// The most pending requests of one worker.
 const PENDING_MAX: usize = 1 << 20;
@@ -41,6 +42,8 @@ pub(crate) enum Pending {
     DeadLetter(Box<DeadLetter>),
     /// A subscription of a long-poll, or the page of history that replaces it.
     Poll { session: SessionId, channel: Arc<str> },
+    /// A message of a peer, which is published.
+    Remote(Box<DeliveryId>),
 }
 
 // As many as there are requests under way.
