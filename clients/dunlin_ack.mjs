@@ -59,6 +59,14 @@ export function acknowledged(client, subscription, handle, { onState = () => {},
     });
   }
 
+  function read(offset, of) {
+    work = work.then(() => {
+      if (of !== life || failed > 0) return;
+      handled = Math.max(handled, offset);
+      acknowledge();
+    });
+  }
+
   /// What one recovery does not hold is read page by page, before what comes later.
   function page(since, top, of) {
     work = work.then(async () => {
@@ -89,6 +97,8 @@ export function acknowledged(client, subscription, handle, { onState = () => {},
     onState(state);
     acknowledge();
     if (context.wasRecovering && !context.recovered) page(handled, position?.offset ?? state.top, life);
+    // In an inbox what was replaced or has expired is left out of a recovery: it is read with what is there.
+    else if (context.recovered && position) queueMicrotask(() => read(position.offset, life));
   });
   subscription.on("publication", (publication) => enqueue(publication));
   client.on("message", ({ data }) => {

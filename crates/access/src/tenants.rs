@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::auth::{Identity, Verifier, key_id};
 use crate::limits::budget::Rates;
 use crate::namespace::ChannelVariants;
-use crate::namespace::{Namespace, find_namespace, namespace};
+use crate::namespace::{Namespace, find_namespace, inboxes_among, namespace};
 
 /// One tenant as the data plane needs it.
 pub struct Tenant {
@@ -28,6 +28,8 @@ pub struct Tenant {
     pub verifier: Arc<Verifier>,
     /// What it uses.
     pub figures: Arc<TenantUsage>,
+    /// Its namespaces whose inboxes connections are subscribed to.
+    pub inboxes: Arc<[Arc<str>]>,
     without_namespace: Arc<Namespace>,
     namespaces: Map<Namespace>,
     /// The sweep of a removed tenant of the same name.
@@ -124,6 +126,7 @@ impl Tenant {
             _ => Arc::new(Verifier::new(config.token_rules())),
         };
         Tenant {
+            inboxes: inboxes_among(&config.namespaces),
             without_namespace: Arc::new(namespace(&config.without_namespace, None)),
             namespaces: named
                 .map(|(of, rules)| {

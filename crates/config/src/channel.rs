@@ -123,6 +123,9 @@ settings! {
         /// The channel that gets the messages that were delivered `ack_deliveries_max` times, with tags that say from where and
         /// whose they are.
         pub ack_dead_letter: Option<Arc<str>> => Read,
+        /// Each channel of the namespace is the inbox of the user whose name follows the `:`, as `inbox:42` is that of user 42: only
+        /// that user may subscribe to it and read its history, whatever the `allow_` keys say. Needs `ack`. See `docs/inbox.md`.
+        pub inbox: Inbox => Permissions & NewConnections,
         /// Maintains presence and presence stats.
         pub presence: bool => Read,
         /// Notifies subscribers when a client joins or leaves the channel, if they request it and may read
@@ -222,6 +225,7 @@ impl Default for ChannelOptions {
             ack_in_flight_max: 0,
             ack_deliveries_max: 0,
             ack_dead_letter: None,
+            inbox: Inbox::Off,
             presence: false,
             join_leave: false,
             force_push_join_leave: false,
@@ -287,6 +291,20 @@ pub enum Ack {
     Device,
     /// The first device for all of the user's: the others are notified, and do not get the messages any more.
     User,
+}
+
+/// Whether channels are inboxes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub enum Inbox {
+    /// They are not.
+    #[default]
+    Off,
+    /// They are, and clients subscribe to them.
+    On,
+    /// They are, and the server subscribes each connection of a user to the user's.
+    Subscribed,
 }
 
 /// A format of message deltas.

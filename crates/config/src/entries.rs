@@ -11,8 +11,9 @@ use crate::pusher;
 use crate::validate::{channel, overlap};
 use crate::wildcards;
 use crate::{
-    AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook, Map,
-    Member, OnError, Program, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream, VapidConfig,
+    AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook,
+    Inbox, Map, Member, OnError, Program, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream,
+    VapidConfig,
 };
 
 /// Minimum length of a key that cannot be guessed; also longer than a placeholder left in the file.
@@ -167,7 +168,7 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         check(&path, "proxy", &Some(Arc::clone(&of.proxy)));
     }
     check(&|| Path::of("cluster.engine"), "engine", &config.cluster.engine);
-    let (mut unkept, mut lost) = (Vec::new(), Vec::new());
+    let (mut unkept, mut lost, mut lost_inbox) = (Vec::new(), Vec::new(), None);
     let mut check_channel = |path: &dyn Fn() -> Path, options: &ChannelOptions| {
         check(&|| path().join("engine"), "engine", &options.engine);
         let engine = options.engine.as_ref().and_then(|name| config.engines.get(name));
@@ -190,6 +191,9 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         }
     };
     check_channel(&|| Path::of("channel.without_namespace"), &config.channel.without_namespace);
+    if config.channel.without_namespace.inbox != Inbox::Off {
+        lost_inbox = Some(Path::of("channel.without_namespace.inbox"));
+    }
     // Removing a proxy or an engine, and another kind of engine, also affects namespaces that did not change.
     let none = Map::new();
     let is_other = |before: Option<&Engine>, after: Option<&Engine>| {
@@ -205,6 +209,10 @@ fn named_references(config: &Config, valid: &Config, errors: &mut ConfigErrors) 
         if let Some(after) = after {
             check_channel(&|| Path::of("channel.namespaces").join(name), after);
         }
+    }
+    if let Some(path) = lost_inbox {
+        let fix = "set it in a namespace: `[channel.namespaces.inbox]`";
+        errors.add(path, "a channel without a namespace is no inbox", fix);
     }
     for path in lost {
         let fix = "name a channel of a namespace that exists and has no `ack_dead_letter` itself";

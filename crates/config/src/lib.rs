@@ -67,7 +67,8 @@ pub use budget::{ClientBudget, SharedBudget};
 pub use change::{Change, Operation};
 pub use changes::Changes;
 pub use channel::{
-    Ack, Channel, ChannelOptions, DeltaType, Overflow, PRIVATE_PREFIX, RecoveryMode, split_channel,
+    Ack, Channel, ChannelOptions, DeltaType, Inbox, Overflow, PRIVATE_PREFIX, RecoveryMode,
+    split_channel,
 };
 pub use claim_path::ClaimPath;
 pub use client::{

@@ -9,7 +9,7 @@ use crate::path::Path;
 use crate::placeholder;
 use crate::pusher;
 use crate::snapshot::changes;
-use crate::{Ack, ChannelOptions, ClaimPath, Config, Map, RecoveryMode, Serves, TokenRules};
+use crate::{Ack, ChannelOptions, ClaimPath, Config, Inbox, Map, RecoveryMode, Serves, TokenRules};
 
 /// Most bytes added to a publication on its way to a client: envelope, channel name, client info.
 const ENVELOPE_BYTES: usize = 4_096;
@@ -448,6 +448,9 @@ pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut Config
             "a recovery of the last message alone skips others",
             "leave `force_recovery_mode` out",
         );
+    }
+    if options.inbox != Inbox::Off && !acks {
+        push("inbox", "nobody would know what a user has read", "set `ack` too, or leave it out");
     }
     let again = options.ack_timeout_ms;
     for (key, on) in

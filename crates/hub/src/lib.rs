@@ -27,6 +27,7 @@ mod home_channel;
 mod hub;
 mod idempotency;
 mod in_flight;
+mod inbox;
 mod labels;
 mod list;
 mod member_event;
@@ -67,6 +68,7 @@ pub use hub::{
     ChannelPattern, CheckedSubscription, Hub, SubscriberCount, SubscriberRights, SubscriptionBasis,
     TenantTraffic, Withdrawal,
 };
+pub use inbox::{INBOX_ID, INBOX_TTL_MS};
 pub use member_event::MemberEvent;
 pub use message::HubMessage;
 pub use options::{AckOptions, ChannelOptions, ChannelRef, OverflowPolicy, RecoveryMode};

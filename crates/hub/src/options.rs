@@ -69,6 +69,8 @@ pub struct ChannelOptions {
     pub recovery_bytes_max: usize,
     /// Clients acknowledge publications; `None`: they do not.
     pub ack: Option<AckOptions>,
+    /// Subscribers are given only what still [counts](crate::INBOX_ID) of what they missed.
+    pub inbox: bool,
 }
 
 /// How acknowledgements of a channel are kept.
@@ -118,6 +120,7 @@ impl Default for ChannelOptions {
             recovery_publications_max: 0,
             recovery_bytes_max: 0,
             ack: None,
+            inbox: false,
         }
     }
 }

@@ -83,7 +83,8 @@ await scenario("acks: what one device has read the user's others hear of, and do
 await scenario("acks: a client acknowledges for itself alone, and what it was sent", async (t) => {
   const server = await t.server({ config: "acks.toml" });
   await publish(server, "inbox:ann", 2);
-  const { client } = await device(t, server, "phone", "inbox:ann", { fails: () => true });
+  const { client, states } = await device(t, server, "phone", "inbox:ann", { fails: () => true });
+  await until(() => states.length === 1, "its subscription");
   const refused = async (data, method = "dunlin.ack") => {
     const error = await client.rpc(method, data).then(() => assert.fail("it was accepted"), (error) => error);
     return `${error.code} ${error.message}`;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::namespace::bounded_regex::BoundedRegex;
 use crate::namespace::expression::Expressions;
 use dunlin_config::{
-    Ack, Config, DeltaType, EngineDurability, Map, Overflow, RecoveryMode, split_channel,
+    Ack, Config, DeltaType, EngineDurability, Inbox, Map, Overflow, RecoveryMode, split_channel,
 };
 use dunlin_engine::nats::RawSubjects;
 use dunlin_hub::wildcard::NameKind;
@@ -139,6 +139,12 @@ pub fn namespace(
     Namespace { rules, expressions, regex, options, variants, subjects, wildcard }
 }
 
+/// Returns the namespaces whose inboxes connections are subscribed to.
+pub fn inboxes_among(namespaces: &Map<Rules>) -> Arc<[Arc<str>]> {
+    let subscribed = namespaces.iter_shared().filter(|(_, rules)| rules.inbox == Inbox::Subscribed);
+    subscribed.map(|(name, _)| Arc::clone(name)).collect()
+}
+
 /// Returns how channel names map to subjects of a raw engine; `None` if the engine is not raw.
 pub fn raw_subjects(engine: &dunlin_config::Engine) -> Option<RawSubjects> {
     engine.raw.then(|| RawSubjects {
@@ -192,6 +198,7 @@ fn channel_options(name: &str, rules: &Rules, config: &Config) -> ChannelOptions
             window: rules.ack_in_flight_max,
             deliveries_max: u8::try_from(rules.ack_deliveries_max).unwrap_or(u8::MAX - 1),
         }),
+        inbox: rules.inbox != Inbox::Off,
     }
 }
 

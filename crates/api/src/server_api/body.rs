@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 
-use dunlin_hub::{Durability, Epoch, StreamPosition, TagFilter, tenant};
+use dunlin_hub::{Durability, Epoch, INBOX_ID, INBOX_TTL_MS, StreamPosition, TagFilter, tenant};
 use dunlin_protocol::centrifuge::{DisconnectCode, FilterNode, REASON_BYTES_MAX};
 use dunlin_protocol::json::{self, ObjectOnly, Pairs, Text};
 use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 
 use super::error::{ApiError, ApiErrorCode};
+use super::method::Method;
 use super::request::{
     BroadcastRequest, DisconnectRequest, HistoryRequest, PublishParams, PublishRequest,
     RefreshRequest, SendRequest, SubscribeRequest, Target, UnsubscribeRequest,
@@ -114,8 +115,133 @@ impl<'a> BroadcastBody<'a> {
             version_epoch: self.version_epoch,
             durability: durability(&self.durability)?,
         };
-        Ok(BroadcastRequest { channels: self.channels, message })
+        Ok(BroadcastRequest { method: Method::Broadcast, channels: self.channels, message })
     }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct InboxPublishBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    namespace: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    users: Vec<Text<'a>>,
+    #[serde(borrow, deserialize_with = "json::payload")]
+    data: Option<Json<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    b64data: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    id: Cow<'a, str>,
+    #[serde(deserialize_with = "json::nullable")]
+    ttl_ms: u64,
+    #[serde(borrow, deserialize_with = "json::text")]
+    priority: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    tags: Pairs<'a, Text<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    idempotency_key: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    durability: Cow<'a, str>,
+}
+
+impl<'a> InboxPublishBody<'a> {
+    pub(super) fn validate(self) -> Result<BroadcastRequest<'a>, ApiError> {
+        let channels = inboxes(&self.namespace, self.users)?;
+        check_inbox_id(&self.id)?;
+        if let Some((name, _)) = self.tags.iter().find(|(name, _)| name.starts_with("inbox_")) {
+            let why = format_args!("tags: {name:?} is set by the inbox; take another name");
+            return Err(ApiErrorCode::BadRequest.with_reason(why));
+        }
+        if !["", "low", "normal", "high"].contains(&&*self.priority) {
+            let why = format_args!("priority: {:?} is not low, normal or high", self.priority);
+            return Err(ApiErrorCode::BadRequest.with_reason(why));
+        }
+        let mut tags = self.tags;
+        let ttl_ms = match self.ttl_ms {
+            0 => Cow::Borrowed(""),
+            ttl_ms => ttl_ms.to_string().into(),
+        };
+        for (name, value) in
+            [(INBOX_ID, self.id), (INBOX_TTL_MS, ttl_ms), ("inbox_priority", self.priority)]
+        {
+            if !value.is_empty() {
+                tags.0.push((name.into(), Text(value)));
+            }
+        }
+        let message = PublishParams {
+            data: payload(self.data, &self.b64data)?,
+            tags,
+            skip_history: false,
+            delta: false,
+            idempotency_key: self.idempotency_key,
+            version: 0,
+            version_epoch: Cow::Borrowed(""),
+            durability: durability(&self.durability)?,
+        };
+        Ok(BroadcastRequest { method: Method::InboxPublish, channels, message })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct InboxCancelBody<'a> {
+    #[serde(borrow, deserialize_with = "json::text")]
+    namespace: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::nullable")]
+    users: Vec<Text<'a>>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    id: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "json::text")]
+    durability: Cow<'a, str>,
+}
+
+impl<'a> InboxCancelBody<'a> {
+    pub(super) fn validate(self) -> Result<BroadcastRequest<'a>, ApiError> {
+        let channels = inboxes(&self.namespace, self.users)?;
+        given("id", &self.id)?;
+        check_inbox_id(&self.id)?;
+        let tags = vec![
+            (INBOX_ID.into(), Text(self.id)),
+            ("inbox_cancelled".into(), Text(Cow::Borrowed("true"))),
+        ];
+        let nothing = Json::parse(b"null").map_err(ApiError::malformed)?;
+        let message = PublishParams {
+            data: Payload::from(nothing),
+            tags: Pairs(tags),
+            skip_history: false,
+            delta: false,
+            idempotency_key: Cow::Borrowed(""),
+            version: 0,
+            version_epoch: Cow::Borrowed(""),
+            durability: durability(&self.durability)?,
+        };
+        Ok(BroadcastRequest { method: Method::InboxCancel, channels, message })
+    }
+}
+
+/// Longest id of a message in an inbox.
+const INBOX_ID_BYTES_MAX: usize = 256;
+
+fn check_inbox_id(id: &str) -> Result<(), ApiError> {
+    if id.len() > INBOX_ID_BYTES_MAX {
+        let why = format_args!("id: has more than {INBOX_ID_BYTES_MAX} bytes");
+        return Err(ApiErrorCode::BadRequest.with_reason(why));
+    }
+    Ok(())
+}
+
+/// The inboxes of users: channels of a namespace.
+fn inboxes<'a>(namespace: &str, users: Vec<Text<'a>>) -> Result<Vec<Text<'a>>, ApiError> {
+    given("namespace", namespace)?;
+    if users.is_empty() {
+        return Err(ApiErrorCode::BadRequest.with_reason("users: name at least one user"));
+    }
+    let mut inboxes = Vec::with_capacity(users.len());
+    for user in users {
+        given("users", &user.0)?;
+        inboxes.push(Text(format!("{namespace}:{}", user.0).into()));
+    }
+    Ok(inboxes)
 }
 
 #[derive(Default, Deserialize)]

@@ -5,8 +5,9 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::forward_to_deserialize_any;
 
 use super::body::{
-    BoolValue, BroadcastBody, DisconnectBody, DisconnectObject, HistoryBody, InfoBody,
-    OverrideBody, PositionBody, PublishBody, RefreshBody, SendBody, SubscribeBody, UnsubscribeBody,
+    BoolValue, BroadcastBody, DisconnectBody, DisconnectObject, HistoryBody, InboxCancelBody,
+    InboxPublishBody, InfoBody, OverrideBody, PositionBody, PublishBody, RefreshBody, SendBody,
+    SubscribeBody, UnsubscribeBody,
 };
 use super::method::Method;
 use super::request::{
@@ -22,6 +23,8 @@ pub(super) fn members(method: Method) -> Members {
     match method {
         Method::Publish => of::<PublishBody<'_>>(),
         Method::Broadcast => of::<BroadcastBody<'_>>(),
+        Method::InboxPublish => of::<InboxPublishBody<'_>>(),
+        Method::InboxCancel => of::<InboxCancelBody<'_>>(),
         Method::Subscribe => of::<SubscribeBody<'_>>(),
         Method::Unsubscribe => of::<UnsubscribeBody<'_>>(),
         Method::Disconnect => of::<DisconnectBody<'_>>(),

@@ -55,6 +55,10 @@ methods! {
     Ack = "ack", 106;
     /// Reads how much a user has not acknowledged.
     Unread = "unread", 107;
+    /// Puts a message into the inboxes of users.
+    InboxPublish = "inbox_publish", 108;
+    /// Takes a message out of the inboxes of users.
+    InboxCancel = "inbox_cancel", 109;
     /// Sends a message to a user's sessions, outside any channel.
     Send = "send", 104;
     /// Revokes a token by its id.
@@ -88,6 +92,8 @@ impl Method {
         match self {
             Method::Publish
             | Method::Broadcast
+            | Method::InboxPublish
+            | Method::InboxCancel
             | Method::Send
             | Method::Presence
             | Method::PresenceStats

@@ -12,8 +12,8 @@ use dunlin_protocol::{Json, Payload};
 use serde::Deserialize;
 
 use super::body::{
-    BroadcastBody, DisconnectBody, HistoryBody, InfoBody, PublishBody, RefreshBody, SendBody,
-    SubscribeBody, UnsubscribeBody, given, label_filter,
+    BroadcastBody, DisconnectBody, HistoryBody, InboxCancelBody, InboxPublishBody, InfoBody,
+    PublishBody, RefreshBody, SendBody, SubscribeBody, UnsubscribeBody, given, label_filter,
 };
 use super::error::ApiError;
 use super::method::Method;
@@ -25,7 +25,7 @@ use dunlin_access::limits::budget::CommandKind;
 pub enum Request<'a> {
     /// See [`Method::Publish`].
     Publish(PublishRequest<'a>),
-    /// See [`Method::Broadcast`].
+    /// See [`Method::Broadcast`], [`Method::InboxPublish`] and [`Method::InboxCancel`].
     Broadcast(BroadcastRequest<'a>),
     /// See [`Method::Subscribe`].
     Subscribe(SubscribeRequest<'a>),
@@ -85,6 +85,12 @@ impl<'a> Request<'a> {
             }
             Method::Broadcast => {
                 Request::Broadcast(json::from_slice::<BroadcastBody<'_>>(body)?.validate()?)
+            }
+            Method::InboxPublish => {
+                Request::Broadcast(json::from_slice::<InboxPublishBody<'_>>(body)?.validate()?)
+            }
+            Method::InboxCancel => {
+                Request::Broadcast(json::from_slice::<InboxCancelBody<'_>>(body)?.validate()?)
             }
             Method::Subscribe => {
                 Request::Subscribe(json::from_slice::<SubscribeBody<'_>>(body)?.validate()?)
@@ -197,7 +203,7 @@ impl<'a> Request<'a> {
     pub const fn method(&self) -> Method {
         match self {
             Request::Publish(_) => Method::Publish,
-            Request::Broadcast(_) => Method::Broadcast,
+            Request::Broadcast(of) => of.method,
             Request::Subscribe(_) => Method::Subscribe,
             Request::Unsubscribe(_) => Method::Unsubscribe,
             Request::Disconnect(_) => Method::Disconnect,
@@ -257,6 +263,8 @@ pub struct PublishRequest<'a> {
 /// Publishes one message into many channels. The response has one result per channel, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BroadcastRequest<'a> {
+    /// [`Method::Broadcast`], or one that does the same to inboxes.
+    pub method: Method,
     /// The channels, at least one. An empty name is an error of that channel only.
     pub channels: Vec<Text<'a>>,
     /// What is published.

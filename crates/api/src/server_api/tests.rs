@@ -124,6 +124,22 @@ fn malformed_body_is_named() {
         ),
         (Method::Broadcast, r#"{"channels":[],"data":1}"#, "channels: name at least one channel"),
         (
+            Method::InboxPublish,
+            r#"{"namespace":"inbox","users":[],"data":1}"#,
+            "users: name at least one user",
+        ),
+        (
+            Method::InboxPublish,
+            r#"{"namespace":"inbox","users":["a"],"data":1,"tags":{"inbox_id":"x"}}"#,
+            "tags: \"inbox_id\" is set by the inbox; take another name",
+        ),
+        (
+            Method::InboxPublish,
+            r#"{"namespace":"inbox","users":["a"],"data":1,"priority":"highest"}"#,
+            "priority: \"highest\" is not low, normal or high",
+        ),
+        (Method::InboxCancel, r#"{"namespace":"inbox","users":["a"]}"#, "id: is missing or empty"),
+        (
             Method::Broadcast,
             r#"{"channels":["a",2],"data":1}"#,
             "channels[1]: invalid type: integer `2`, expected a string",
@@ -720,6 +736,8 @@ fn null_in_any_member_of_a_body_is_as_if_it_were_absent() {
     let all = [
         without_null::<body::PublishBody<'_>>("{}"),
         without_null::<body::BroadcastBody<'_>>("{}"),
+        without_null::<body::InboxPublishBody<'_>>("{}"),
+        without_null::<body::InboxCancelBody<'_>>("{}"),
         without_null::<body::SubscribeBody<'_>>("{}"),
         without_null::<body::OverrideBody>("{}"),
         without_null::<body::BoolValue>("{}"),

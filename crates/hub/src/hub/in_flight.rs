@@ -14,6 +14,7 @@ use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, History};
 use crate::in_flight::{Delivery, PAGE_MAX, REQUESTS_MAX};
+use crate::inbox;
 use crate::message::{HistoryRequest, HubMessageKind, ReplyContent};
 use crate::options::{AckOptions, ChannelOptions};
 use crate::pending_requests::{DeliveryStep, PendingDelivery, Waiter};
@@ -375,6 +376,10 @@ impl Hub {
         let (slot, at) = (record.slot(), record.channel);
         let name = Arc::clone(&self.channels[at].name);
         let is_filtered = self.is_filtered(subscription);
+        let mut publications = publications.to_vec();
+        if self.channels[at].options.inbox {
+            inbox::fold(&mut publications, self.now.unix_ms);
+        }
         let mut count = 0;
         for publication in publications {
             if is_filtered && let Some(filters) = self.filters.get_mut(&at) {

@@ -16,6 +16,7 @@ use crate::encode::Outgoing;
 use crate::error::Error;
 use crate::event::{Event, Subscribed};
 use crate::filter_shares::FilterOwner;
+use crate::inbox;
 use crate::message::{HubMessageKind, SubscribeRequest};
 use crate::options::{ChannelOptions, ChannelRef, RecoveryMode};
 use crate::pending_requests::{PendingSubscribe, SubscriptionMode, Waiter};
@@ -475,6 +476,9 @@ impl Hub {
         }
         if mode.delta {
             self.begin_delta(at);
+        }
+        if self.channels[at].options.inbox {
+            inbox::fold(&mut recovered.publications, self.now.unix_ms);
         }
         let encoding = self.sessions[slot].encoding;
         let channel = &mut self.channels[at];

@@ -39,6 +39,8 @@ pub(super) fn role_for(method: &str) -> Option<AdminRole> {
         | Method::Info => AdminRole::See,
         Method::Publish
         | Method::Broadcast
+        | Method::InboxPublish
+        | Method::InboxCancel
         | Method::Subscribe
         | Method::Unsubscribe
         | Method::Disconnect

@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dunlin_config::{
-    ApiKey, Config, Effect, Effects, Ingress, Keys, Map, MapChange, Pacing, Serves, Snapshot,
+    ApiKey, Config, Effect, Effects, Inbox, Ingress, Keys, Map, MapChange, Pacing, Serves, Snapshot,
 };
 use dunlin_hub::{Durability, tenant};
 
 use crate::auth::{Jwks, Verifier};
 use crate::limits::user_connections::UserConnections;
-use crate::namespace::{ChannelVariants, Namespace, durability, find_namespace, namespace};
+use crate::namespace::{
+    ChannelVariants, Namespace, durability, find_namespace, inboxes_among, namespace,
+};
 use crate::pusher::Apps;
 use crate::state::memory::MemoryBounds;
 use crate::state::node_name::default_name;
@@ -56,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) pacings: Map<Pacing>,
     /// Engines of the namespaces that have one; the empty name is the namespace of channels without one.
     pub(crate) engines: Map<EngineOf>,
+    /// Namespaces whose inboxes connections are subscribed to.
+    inboxes: Arc<[Arc<str>]>,
     /// An expression reads the `meta` of connections, or one did since the start.
     pub(crate) looks_at_meta: bool,
     /// An address serves only a part of the endpoints: see [`Settings::serves`].
@@ -85,6 +89,7 @@ impl Settings {
             namespaces,
             pacings: pacings(&config),
             engines: engines(&config),
+            inboxes: inboxes_among(&config.channel.namespaces),
             serves_apart: serves_apart(&config),
             has_access_log: has_access_log(&config),
             event_filter: Arc::new(EventFilter::of(&config.webhooks.hooks)),
@@ -132,6 +137,13 @@ impl Settings {
             false => self.engines.clone(),
             true => engines(new),
         };
+        let has_inbox = |rules: &Option<&Arc<Rules>>| {
+            rules.is_some_and(|rules| rules.inbox == Inbox::Subscribed)
+        };
+        let inboxes = match changed.iter().any(|(_, old, new)| has_inbox(old) != has_inbox(new)) {
+            false => Arc::clone(&self.inboxes),
+            true => inboxes_among(&new.channel.namespaces),
+        };
         let without_namespace = match has(Effect::WithoutNamespace) || all_anew {
             false => Arc::clone(&self.without_namespace),
             true => Arc::new(namespace("", &new.channel.without_namespace, new, None)),
@@ -164,6 +176,7 @@ impl Settings {
             namespaces,
             pacings,
             engines,
+            inboxes,
             serves_apart: serves_apart(&config),
             has_access_log: has_access_log(&config),
             pusher,
@@ -281,6 +294,20 @@ impl Settings {
         find_namespace(&self.namespaces, any, &self.without_namespace, channel)
     }
 
+    /// Returns the inboxes that each connection of a user is subscribed to.
+    pub(crate) fn inboxes_of(&self, user: &str) -> Vec<String> {
+        let (tenant, bare) = tenant::split(user);
+        if bare.is_empty() {
+            return Vec::new();
+        }
+        match tenant {
+            None => self.inboxes.iter().map(|name| format!("{name}:{bare}")).collect(),
+            Some(name) => self.tenants.get(name).map_or_else(Vec::new, |of| {
+                of.inboxes.iter().map(|name| of.qualify(&format!("{name}:{bare}"))).collect()
+            }),
+        }
+    }
+
     /// Returns the key sets that verify tokens, each once.
     pub(crate) fn key_sets(&self) -> impl Iterator<Item = Arc<Jwks>> {
         let own = self.subscription_verifier.jwks();
@@ -311,6 +338,7 @@ pub(crate) fn withdraws_subscribing(old: &Rules, new: Option<&Rules>) -> bool {
             || new.name_pattern.is_some() && old.name_pattern != new.name_pattern
             || new.channel_regex.is_some() && old.channel_regex != new.channel_regex
             || old.wildcards && !new.wildcards
+            || old.inbox == Inbox::Off && new.inbox != Inbox::Off
     })
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use dunlin_config::Inbox;
 use dunlin_hub::{ChannelOptions, ChannelRef, NewPublication, Owner, SendToUser, tenant};
 use dunlin_net::{ConnId, http};
 
@@ -444,6 +445,16 @@ impl Api {
             broadcast.channels.len(),
             turn.core.settings.config.limits.answer_bytes_max,
         )?;
+        if broadcast.method != Method::Broadcast
+            && let Some(first) = broadcast.channels.first()
+        {
+            // All are of one namespace.
+            let namespace = turn.core.settings.namespace(&first.0);
+            if namespace.is_none_or(|of| of.rules.inbox == Inbox::Off) {
+                let why = "namespace: it has no inboxes; set `inbox` of it";
+                return Err(ApiErrorCode::BadRequest.with_reason(why));
+            }
+        }
         let publish = self.checked(turn.core, &broadcast.message)?;
         self.api_calls.begin_broadcast(place, broadcast.channels.len());
         let channels = || broadcast.channels.iter().map(|name| &*name.0);

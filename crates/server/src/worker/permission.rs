@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_config::{ChannelOptions as Rules, OnFailure, PRIVATE_PREFIX};
+use dunlin_config::{ChannelOptions as Rules, Inbox, OnFailure, PRIVATE_PREFIX};
 use dunlin_hub::tenant::bare;
 use dunlin_hub::{
     ChannelOptions, CheckedSubscription, CursorOwner, SessionId, StreamPosition, SubscribeOptions,
@@ -392,6 +392,10 @@ impl Claim<'_> {
     /// Why nothing grants a permission.
     fn refusal(&self, permission: Permission) -> Error<'static> {
         let (namespace, channel) = (self.namespace, self.channel);
+        if namespace.rules.inbox != Inbox::Off {
+            let why = "an inbox is for the user whose name follows the `:`";
+            return ErrorCode::PermissionDenied.with_reason(why);
+        }
         if permission == Permission::Subscribe && is_user_limited(&namespace.rules, channel) {
             let why = "the channel is for the users behind the # of its name";
             return ErrorCode::PermissionDenied.with_reason(why);
@@ -700,6 +704,12 @@ fn permits_by_keys(
     permission: Permission,
 ) -> bool {
     let (channel, user) = (bare(channel), bare(user));
+    if rules.inbox != Inbox::Off
+        && matches!(permission, Permission::Subscribe | Permission::History)
+    {
+        let owner = channel.split_once(':').map(|(_, owner)| owner);
+        return !user.is_empty() && owner == Some(user) && !channel.starts_with(PRIVATE_PREFIX);
+    }
     if permission == Permission::Subscribe && is_user_limited(rules, channel) {
         let users = channel.rsplit('#').next().unwrap_or_default();
         return !user.is_empty() && users.split(',').any(|listed| listed == user);

@@ -138,6 +138,9 @@ impl Sessions {
             let tenant = core.tenant_of(&identity.user);
             named.entry(tenant.map(|of| of.qualify(&channel)).unwrap_or(channel)).or_default();
         }
+        for channel in core.settings.inboxes_of(&identity.user) {
+            named.entry(channel).or_default();
+        }
         named
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dunlin_hub::{
-    AckOptions, ChannelOptions, CursorOwner, CursorState, Epoch, Error, Event, SessionId,
-    StreamPosition, SubscribeOptions,
+    AckOptions, ChannelOptions, CursorOwner, CursorState, Epoch, Error, Event, INBOX_ID,
+    INBOX_TTL_MS, NewPublication, SessionId, StreamPosition, SubscribeOptions,
 };
 use proptest::prelude::*;
 
@@ -410,6 +410,56 @@ proptest! {
             inbox.pass(3_000);
         }
         prop_assert!(false, "something never came again");
+    }
+}
+
+#[test]
+fn inbox_in_an_engine_that_nobody_is_connected_to_takes_no_memory() {
+    let mut inbox = Inbox::new(PLACES[1], again(10));
+    let options = Arc::new(ChannelOptions { inbox: true, ..(*inbox.options).clone() });
+    for user in 0..200 {
+        let (user, channel) = (format!("user-{user}"), format!("inbox:user-{user}"));
+        let session = inbox.fleet.nodes[0].open(0, &user);
+        let begins = cursor_of(&user, "phone");
+        inbox.fleet.publish(0, &channel, &options, publish("m")).expect("published");
+        inbox.fleet.subscribe(0, session, &channel, &options, begins).expect("subscribed");
+        inbox.leave((0, session));
+    }
+    for _ in 0..60 {
+        inbox.fleet.pass(2_000);
+    }
+    for worker in 0..2 {
+        let stats = inbox.fleet.nodes[0].hub(worker).stats();
+        let memory = [stats.home_channels, stats.channels, stats.history_bytes, stats.cursor_bytes];
+        assert_eq!((memory, stats.engine_channels), ([0; 4], 0));
+    }
+}
+
+#[test]
+fn inbox_is_given_without_what_was_replaced_or_has_expired_by_any_way() {
+    for (place, window) in PLACES.into_iter().zip([2, 100]) {
+        let mut inbox = Inbox::new(place, again(window));
+        inbox.options = Arc::new(ChannelOptions { inbox: true, ..(*inbox.options).clone() });
+        let put = |inbox: &mut Inbox, tags: &[(&str, &str)]| {
+            let tags = tags.iter().map(|&(name, value)| (name.into(), value.into())).collect();
+            let options = Arc::clone(&inbox.options);
+            let message = NewPublication { tags, ..publish("m") };
+            inbox.fleet.publish(0, CHANNEL, &options, message).expect("published");
+        };
+        put(&mut inbox, &[(INBOX_ID, "a")]);
+        put(&mut inbox, &[(INBOX_TTL_MS, "1000")]);
+        put(&mut inbox, &[(INBOX_ID, "a")]);
+        put(&mut inbox, &[]);
+        inbox.pass(2_000);
+        let (node, session, mut sent, cursor) = inbox.connect("phone");
+        assert_eq!(cursor.unread(), 4);
+        sent.extend(inbox.sent((node, session)));
+        assert_eq!(sent, [3, 4], "{place:?}");
+        inbox.pass(11_000);
+        assert_eq!(inbox.sent((node, session)), [3, 4], "{place:?}: again");
+        inbox.ack_here(node, 4);
+        put(&mut inbox, &[(INBOX_ID, "a")]);
+        assert_eq!(inbox.sent((node, session)), [5], "{place:?}");
     }
 }
 
