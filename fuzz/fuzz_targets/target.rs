@@ -21,6 +21,8 @@ mod net;
 mod oracle;
 #[path = "../../crates/pipeline/tests/fuzz_targets/mod.rs"]
 mod pipeline;
+#[path = "../../crates/program/tests/fuzz_targets/mod.rs"]
+mod program;
 #[path = "../../crates/protocol/tests/fuzz_targets/mod.rs"]
 mod protocol;
 #[path = "../../crates/server/tests/fuzz_targets/mod.rs"]
@@ -39,6 +41,7 @@ const CRATES: [&[Target]; 11] = [
     log::TARGETS,
     net::TARGETS,
     pipeline::TARGETS,
+    program::TARGETS,
     protocol::TARGETS,
     server::TARGETS,
     dunlin_server::FUZZ_TARGETS,

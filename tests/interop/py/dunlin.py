@@ -64,7 +64,7 @@ def main():
     raise SystemExit(1 if failed else 0)
 
 
-# Where the config is `admin.toml`, requests to the admin port carry it.
+# Where the config has it, requests to the admin port carry it.
 ADMIN_TOKEN = "the-admin-token-of-the-interop-tests"
 
 
@@ -76,7 +76,7 @@ class Server:
         self.workers = workers
         self.client_port = free_port()
         self.admin_port = free_port()
-        self.admin_headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"} if config in ("admin.toml", "pusher.toml") else {}
+        self.admin_headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"} if config in ("admin.toml", "irc.toml", "pusher.toml") else {}
         self.origin = f"http://127.0.0.1:{self.client_port}"
         self.process = None
         self.log = tempfile.TemporaryFile(mode="w+")

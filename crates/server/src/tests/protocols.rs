@@ -363,10 +363,54 @@ fn connections_stay_with_old_code_or_are_given_to_the_new() {
     assert_eq!(third.ask("x"), "three 1 ann");
     swap(&mut cluster, |config| source(config, &version("four", upgrade)));
     assert_eq!(third.ask("x"), "four 102 ann");
-    assert_eq!(new.hear(), "");
+    assert_eq!(new.ask("x"), "four 103 ann", "code that takes connections over takes all");
     swap(&mut cluster, |config| {
         config.listeners.remove("p");
         config.programs.remove("p");
     });
-    assert_eq!(third.hear(), "");
+    assert_eq!((third.hear(), new.hear()), (String::new(), String::new()));
+}
+
+#[test]
+fn code_that_is_replaced_a_hundred_times_under_load_loses_no_connection_and_no_state() {
+    let source = |version: usize| -> Arc<str> {
+        format!(
+            "local version = {version}
+            return {{ open = function(conn) conn:connect({{ user = 'ann' }}) conn.state.n = 0 end,
+            frame = function(conn, frame)
+                conn:subscribe('irc:room')
+                conn.state.n += 1
+                conn:send(`{{conn.state.n}} {{frame}}\\n`)
+            end,
+            push = function() end,
+            upgrade = function(state) return state end }}"
+        )
+        .into()
+    };
+    let (mut cluster, address) = start(2, &source(0), Framing::Lines);
+    let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let peers: Vec<_> = (0..16)
+        .map(|_| {
+            let ends = Arc::clone(&ends);
+            std::thread::spawn(move || {
+                let mut peer = Peer::connect(address);
+                let mut asked = 0;
+                while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                    asked += 1;
+                    assert_eq!(peer.ask("x"), format!("{asked} x"));
+                }
+                asked
+            })
+        })
+        .collect();
+    for version in 1..=100 {
+        swap(&mut cluster, |config| {
+            let program = config.programs.get("p").unwrap().clone();
+            config.programs.insert("p", Program { source: source(version), ..program });
+        });
+    }
+    ends.store(true, std::sync::atomic::Ordering::Relaxed);
+    let asked: Vec<u32> = peers.into_iter().map(|peer| peer.join().unwrap()).collect();
+    assert!(asked.iter().all(|asked| *asked > 0), "{asked:?}");
+    assert_eq!(cluster.state.programs.sum("p", ProgramMetric::Errors), 0);
 }

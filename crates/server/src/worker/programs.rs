@@ -26,6 +26,10 @@ use dunlin_protocol::{Encoding, Payload};
 
 /// The time of a turn that all programs of a worker share. The event that crosses it is still finished.
 const TURN_TIME_MAX: Duration = Duration::from_micros(500);
+/// The most versions of a program that live at once.
+const VERSIONS_MAX: usize = 2;
+/// The same while connections are being handed on: those that wait for the server follow when they are answered.
+const HANDED_ON_VERSIONS_MAX: usize = 8;
 /// What a program may have in `dunlin.shared`, on all workers together.
 const SHARED_BYTES_MAX: usize = 16 << 20;
 /// Lines of a program that a worker logs in a second; the others are counted.
@@ -50,8 +54,8 @@ pub(super) struct Programs {
 pub(super) struct Loaded {
     pub(super) config: Program,
     pub(super) running: Running,
-    /// The version before, as long as it has connections.
-    pub(super) earlier: Option<Running>,
+    /// The versions before, oldest first, as long as they have connections.
+    pub(super) earlier: Vec<Running>,
     pub(super) stats: Arc<ProgramStats>,
     /// It has handled an event in this turn.
     used: bool,
@@ -131,14 +135,20 @@ impl Programs {
                 Ok(code) => {
                     self.versions += 1;
                     let (stats, instance, earlier) = match self.of.remove(name) {
-                        Some(Loaded { stats, running, .. }) => {
+                        Some(Loaded { stats, running, mut earlier, .. }) => {
                             self.changed.push(Arc::clone(name));
+                            let live_max = match code.upgrades() {
+                                true => HANDED_ON_VERSIONS_MAX,
+                                false => VERSIONS_MAX,
+                            };
                             let instance = running.instance.succeeded_by(code);
-                            (stats, instance, Some(running).filter(|of| of.conns > 0))
+                            earlier.extend(Some(running).filter(|of| of.conns > 0));
+                            earlier.drain(..(earlier.len() + 1).saturating_sub(live_max));
+                            (stats, instance, earlier)
                         }
                         None => {
                             let instance = Instance::new(code, Limits::default());
-                            (core.state.programs.begin(core.index, name), instance, None)
+                            (core.state.programs.begin(core.index, name), instance, Vec::new())
                         }
                     };
                     let loaded = Loaded {
@@ -277,9 +287,7 @@ impl Programs {
         for loaded in self.of.values_mut().filter(|loaded| loaded.used) {
             loaded.used = false;
             let (mut bytes, mut conns) = (0, 0);
-            for running in
-                [Some(&mut loaded.running), loaded.earlier.as_mut()].into_iter().flatten()
-            {
+            for running in std::iter::once(&mut loaded.running).chain(&mut loaded.earlier) {
                 running.instance.collect();
                 bytes += running.instance.memory_bytes();
                 conns += running.conns;
@@ -322,7 +330,7 @@ impl Loaded {
     pub(super) fn version(&mut self, version: u64) -> Option<&mut Running> {
         match version == self.running.version {
             true => Some(&mut self.running),
-            false => self.earlier.as_mut().filter(|of| of.version == version),
+            false => self.earlier.iter_mut().find(|of| of.version == version),
         }
     }
 
@@ -332,9 +340,7 @@ impl Loaded {
         if let Some(of) = self.version(version) {
             of.conns = of.conns.saturating_sub(1);
         }
-        if self.earlier.as_ref().is_some_and(|of| of.conns == 0) {
-            self.earlier = None;
-        }
+        self.earlier.retain(|of| of.conns > 0);
     }
 
     pub(super) fn report(&mut self, name: &str, now_ms: u64, fault: &Fault) {
