@@ -34,7 +34,7 @@ mod wire;
 
 type Target = (&'static str, fn(&[u8]));
 
-const CRATES: [&[Target]; 11] = [
+const CRATES: [&[Target]; 12] = [
     actions::TARGETS,
     config::TARGETS,
     federation::TARGETS,
