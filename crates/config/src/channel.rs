@@ -117,7 +117,7 @@ settings! {
         #[schemars(range(max = 1_000))]
         pub ack_in_flight_max: u32 => Read,
         /// How often a message is delivered to a device that does not acknowledge it. Then it goes to `ack_dead_letter`, and
-        /// the device gets what follows. 0: as often as needed.
+        /// the device gets what follows. 0: as often as needed. Needs `ack_timeout_ms`.
         #[schemars(range(max = 254))]
         pub ack_deliveries_max: u32 => Read,
         /// The channel that gets the messages that were delivered `ack_deliveries_max` times, with tags that say from where and

@@ -463,6 +463,10 @@ pub(crate) fn channel(path: &Path, options: &ChannelOptions, errors: &mut Config
     if (1..1_000).contains(&again) {
         push("ack_timeout_ms", "messages would come again before they are handled", "1000 or more");
     }
+    if options.ack_deliveries_max > 0 && acks && again == 0 {
+        let why = "it counts what comes again, which nothing does on a living connection";
+        push("ack_deliveries_max", why, "set `ack_timeout_ms` too");
+    }
     if options.ack_in_flight_max > 0 && again == 0 {
         let why = "a lost acknowledgement would stop the subscriber for ever";
         push("ack_in_flight_max", why, "set `ack_timeout_ms` too");

@@ -90,7 +90,7 @@ pub struct AckOptions {
     pub timeout_ms: u64,
     /// Most messages that a subscriber is sent before it acknowledges, with a [`timeout_ms`](Self::timeout_ms); 0: no limit.
     pub window: u32,
-    /// Most deliveries of a message to a device, at most 254. Then it is [undeliverable](crate::Event::Undeliverable). 0: no
+    /// Most deliveries of a message to a device, at most 254, with a [`timeout_ms`](Self::timeout_ms). Then it is [undeliverable](crate::Event::Undeliverable). 0: no
     /// limit.
     pub deliveries_max: u8,
 }

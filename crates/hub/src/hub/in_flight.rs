@@ -38,11 +38,15 @@ impl Hub {
         let (slot, at) = (record.slot(), record.channel);
         let Some(ack) = redelivers(&self.channels[at].options) else { return };
         let Some(state) = recovered.cursor.as_deref().copied() else { return };
+        let is_exhausted = state.is_exhausted(&ack);
+        let acked = state.since().offset;
+        if is_exhausted {
+            self.report_undeliverable(subscription, device.clone(), acked, state.deliveries);
+        }
+        // A poll ends with its answer.
         if self.sessions[slot].is(POLL) {
             return;
         }
-        let is_exhausted = state.is_exhausted(&ack);
-        let acked = state.since().offset;
         let mut sent = position.offset;
         if ack.window > 0 {
             if !recovered.recovered {
@@ -61,9 +65,6 @@ impl Hub {
         let is_full = delivery.room(ack.window) == 0;
         position.offset = sent;
         self.in_flight.insert(at, subscription, delivery);
-        if is_exhausted {
-            self.report_undeliverable(subscription, acked, state.deliveries);
-        }
         if is_behind || is_full {
             self.pause(subscription, true);
             self.resume(subscription);
@@ -295,7 +296,8 @@ impl Hub {
         let (mut since, sent) = (of.acked, of.sent);
         if state.is_exhausted(&ack) {
             let acked = state.since().offset;
-            self.report_undeliverable(subscription, acked, state.deliveries);
+            let device = of.device.clone();
+            self.report_undeliverable(subscription, device, acked, state.deliveries);
             since = since.max(acked + 1);
         }
         if sent > since {
@@ -304,13 +306,18 @@ impl Hub {
     }
 
     /// The first message behind an offset was delivered as often as it may be.
-    fn report_undeliverable(&mut self, subscription: u32, acked: u64, deliveries: u8) {
+    fn report_undeliverable(
+        &mut self,
+        subscription: u32,
+        device: Box<str>,
+        acked: u64,
+        deliveries: u8,
+    ) {
         let record = self.subscriptions[subscription];
         let user = self.users.name(self.sessions[record.slot()].user).into();
         let channel = Arc::clone(&self.channels[record.channel].name);
         let epoch = self.channels[record.channel].position.epoch;
-        let Some(of) = self.in_flight.get_mut(subscription) else { return };
-        let owner = CursorOwner { user, device: of.device.clone() };
+        let owner = CursorOwner { user, device };
         let position = StreamPosition { offset: acked + 1, epoch };
         self.events.push_back(Event::Undeliverable { channel, owner, position, deliveries });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     AckOptions, ChannelOptions, CursorOwner, CursorState, Epoch, Error, Event, INBOX_ID,
-    INBOX_TTL_MS, NewPublication, SessionId, StreamPosition, SubscribeOptions,
+    INBOX_TTL_MS, NewPublication, NewSession, SessionId, StreamPosition, SubscribeOptions,
 };
 use proptest::prelude::*;
 
@@ -410,6 +410,25 @@ proptest! {
             inbox.pass(3_000);
         }
         prop_assert!(false, "something never came again");
+    }
+}
+
+#[test]
+fn poll_that_leaves_out_a_message_delivered_too_often_reports_it() {
+    for place in PLACES {
+        let mut inbox = Inbox::new(place, AckOptions { deliveries_max: 2, ..again(0) });
+        inbox.publish(2);
+        for given in [vec![1, 2], vec![1, 2], vec![2]] {
+            let new = NewSession { user: "ada", poll: true, ..NewSession::default() };
+            let session = inbox.fleet.nodes[0].open_with(0, new);
+            let options = Arc::clone(&inbox.options);
+            let begins = cursor_of("ada", "phone");
+            let polled = inbox.fleet.subscribe(0, session, CHANNEL, &options, begins);
+            assert_eq!(offsets(&polled.expect("subscribed").publications), given, "{place:?}");
+            let reported = if given.len() == 1 { vec![(1, 3)] } else { vec![] };
+            assert_eq!(inbox.undeliverable(), reported);
+            inbox.leave((0, session));
+        }
     }
 }
 
