@@ -1,5 +1,6 @@
 //! Nodes that share their channels, clients and settings through Redis or NATS.
 
+mod acks;
 #[path = "../kit/mod.rs"]
 mod kit;
 mod losses;
