@@ -266,6 +266,7 @@ macro_rules! labelled_metrics {
 }
 
 #[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro makes items for the crate that calls it")]
 mod tests {
     use super::*;
     use crate::{Collector, Registry, text};
