@@ -90,6 +90,7 @@ fn placeholder(kind: &Kind) -> String {
     match kind {
         Kind::Integer { min, .. } => min.to_string(),
         Kind::Choice(words) => format!("\"{}\"", words[0].0),
+        Kind::SocketAddress => "\"127.0.0.1:7443\"".to_owned(),
         _ => "\"...\"".to_owned(),
     }
 }

@@ -9,6 +9,8 @@ const USERS_MAX: usize = 1 << 16;
 /// The most pairs of sender and recipient that are remembered; the oldest is forgotten, and counts as new again.
 const PAIRS_MAX: usize = 1 << 16;
 const MINUTE_MS: u64 = 60_000;
+/// A full table is swept at most this often, so that endless names cost a look each.
+const SWEEP_MS: u64 = 1_000;
 
 /// The budgets of one peer. 0: unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,7 @@ impl Bucket {
 pub struct Admission {
     config: BudgetConfig,
     users: HashMap<u64, Bucket, foldhash::fast::RandomState>,
+    swept_ms: u64,
     new_pairs: Bucket,
     /// Pairs that were seen, in two generations.
     pairs: [hashbrown::HashSet<u64, foldhash::fast::RandomState>; 2],
@@ -59,6 +62,7 @@ impl Admission {
         Admission {
             config,
             users: HashMap::default(),
+            swept_ms: 0,
             new_pairs: Bucket::default(),
             pairs: Default::default(),
             hasher: FixedState::with_seed(seed),
@@ -75,6 +79,10 @@ impl Admission {
         let user = self.hasher.hash_one(from);
         if self.config.user_per_minute > 0 {
             if self.users.len() >= USERS_MAX && !self.users.contains_key(&user) {
+                if now_ms < self.swept_ms.saturating_add(SWEEP_MS) {
+                    return false;
+                }
+                self.swept_ms = now_ms;
                 self.users.retain(|_, bucket| bucket.until_us > now_ms * 1_000);
                 if self.users.len() >= USERS_MAX {
                     return false;

@@ -181,3 +181,8 @@ fn peer_that_is_away_is_dialed_with_growing_waits_up_to_a_minute() {
     world.run(2);
     assert_eq!(world.servers[0].peer.stats().attempts, stats.attempts + 1);
 }
+
+#[test]
+fn idle_peer_takes_a_kibibyte() {
+    assert!(size_of::<dunlin_federation::Peer>() <= 1_024);
+}
