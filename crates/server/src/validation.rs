@@ -483,7 +483,7 @@ fn config_error(path: Path, sentence: String, fix: &str) -> ConfigError {
 
 #[cfg(test)]
 mod tests {
-    use dunlin_config::{Engine, EngineKind, Member, Secret};
+    use dunlin_config::{Engine, EngineKind, FederationPeer, Member, Secret};
 
     use super::*;
 
@@ -569,5 +569,54 @@ mod tests {
         let no_key =
             with(Engine { tls: true, ca, tls_client_cert, tls_client_key, ..Engine::default() });
         assert!(no_key[0].starts_with("tls_client_cert "), "{no_key:?}");
+    }
+
+    #[test]
+    fn federation_that_is_wrong_names_the_key_and_the_fix() {
+        let valid = || {
+            let mut config = Config::development();
+            config.client.subscribe_to_user_personal_channel.enabled = true;
+            config.federation.enabled = true;
+            config.federation.domain = "a.example".into();
+            config.federation.key = Some(Secret::new("11".repeat(32)));
+            let keys = Arc::from(["22".repeat(32)]);
+            let peer = FederationPeer { keys, ..FederationPeer::default() };
+            config.federation.peers.insert("b.example", peer);
+            config
+        };
+        assert!(errors_of(&valid()).is_empty(), "{:?}", errors_of(&valid()));
+        let with_peer = |config: &mut Config, name: &str, change: &dyn Fn(&mut FederationPeer)| {
+            let mut peer = config.federation.peers.get("b.example").unwrap().clone();
+            change(&mut peer);
+            config.federation.peers.insert(name, peer);
+        };
+        type Change<'a> = &'a dyn Fn(&mut Config);
+        let cases: [(&str, Change<'_>); 9] = [
+            ("/federation/domain", &|config| config.federation.domain = "".into()),
+            ("/federation/domain", &|config| config.federation.domain = "A.example".into()),
+            ("/federation/key", &|config| config.federation.key = None),
+            ("/federation/key", &|config| config.federation.key = Some(Secret::new("short"))),
+            ("/federation/enabled", &|config| {
+                config.client.subscribe_to_user_personal_channel.enabled = false;
+            }),
+            ("/federation/peers/a.example", &|config| with_peer(config, "a.example", &|_| {})),
+            ("/federation/peers/b.example/keys", &|config| {
+                with_peer(config, "b.example", &|peer| peer.keys = Arc::default());
+            }),
+            ("/federation/peers/b.example/keys/0", &|config| {
+                with_peer(config, "b.example", &|peer| peer.keys = Arc::from(["x".to_owned()]));
+            }),
+            ("/federation/peers/b.example/address", &|config| {
+                with_peer(config, "b.example", &|peer| peer.address = "b.example".into());
+            }),
+        ];
+        for (key, change) in cases {
+            let mut config = valid();
+            change(&mut config);
+            let errors = errors_of(&config);
+            let named = errors.iter().find(|error| error.path.pointer() == key);
+            let named = named.unwrap_or_else(|| panic!("{key}: {errors:?}"));
+            assert!(named.fix.is_some(), "{key}");
+        }
     }
 }
