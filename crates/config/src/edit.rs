@@ -14,9 +14,9 @@ use crate::{
     Admin, AdminToken, Api, ApiScope, ApnsConfig, Certificate, Changes, Channel, ChannelOptions,
     ClaimPath, Client, ClientBudget, ClientProxy, Cluster, Config, Engine, FcmConfig, Federation,
     FederationPeer, HealthCheck, Hook, Ingress, Limits, Listener, Log, LogLevel, LongPoll, Map,
-    Member, Pacing, PersonalChannel, Program, Proxy, PushConfig, PusherApp, PusherConfig, Route,
-    Rpc, RpcNamespace, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Tenant, Tls,
-    Token, Upstream, VapidConfig, Webhooks, fields,
+    Member, Otlp, Pacing, PersonalChannel, Program, Proxy, PushConfig, PusherApp, PusherConfig,
+    Route, Rpc, RpcNamespace, Secret, Server, SharedBudget, Shutdown, SubscriptionToken, Tenant,
+    Tls, Token, Upstream, VapidConfig, Webhooks, fields,
 };
 
 /// The most entries of one map, to bound its memory.
@@ -291,7 +291,7 @@ trait Own: Sized {
 table! {
     Config {
         server, client, api, channel, listeners, tls, webhooks, proxies, programs, rpc, engines, tenants, cluster, federation, pusher, push,
-        limits, config, shutdown, admin, log
+        limits, config, shutdown, admin, log, otlp
     }
     Server { client_ingress, admin_ingress }
     Client { token, subscription_token, subscribe_to_user_personal_channel, proxy, long_poll }
@@ -338,6 +338,7 @@ table! {
     Admin { tokens }
     AdminToken {}
     Log { targets }
+    Otlp { headers }
 }
 
 impl<T: Part> Part for Map<T> {

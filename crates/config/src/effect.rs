@@ -95,6 +95,8 @@ effects! {
     AdminTokens,
     /// The log has another level or form.
     Log,
+    /// Traces and metrics go to another collector, or to none.
+    Otlp,
     /// Senders of pushes start and stop.
     PushSenders,
     /// Links to peers begin, end, or are treated in another way.

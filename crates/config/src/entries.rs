@@ -12,7 +12,7 @@ use crate::validate::{channel, overlap};
 use crate::wildcards;
 use crate::{
     AdminToken, ApnsConfig, Certificate, ChannelOptions, Config, EngineKind, FcmConfig, Hook,
-    Inbox, Map, Member, OnError, Program, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream,
+    Inbox, Map, Member, OnError, Otlp, Program, Proxy, Secret, TENANT_BYTES_MAX, Tenant, Upstream,
     VapidConfig,
 };
 
@@ -588,6 +588,43 @@ fn is_host(host: &str) -> bool {
 /// Checks the URL of a backend with a single address.
 fn url(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
     let endpoint = &*proxy.endpoint;
+    if !is_http_url(endpoint) {
+        let message = if endpoint.is_empty() { "it is not set" } else { "this is no URL of HTTP" };
+        let fix = "write \"http://10.0.0.7:3000/path\", or name an `upstream`";
+        errors.add(path.join("endpoint"), message, fix);
+    }
+    if proxy.ca.is_some() && !endpoint.starts_with("https://") {
+        let fix = "begin `endpoint` with `https://`, or remove it";
+        errors.add(path.join("ca"), "the backend is not spoken to by TLS", fix);
+    }
+}
+
+/// Checks the collector of traces and metrics.
+pub(crate) fn otlp(otlp: &Otlp, errors: &mut ConfigErrors) {
+    let path = Path::of("otlp");
+    if !otlp.endpoint.is_empty() && !is_http_url(&otlp.endpoint) {
+        let fix = "write \"http://127.0.0.1:4318\"";
+        errors.add(path.join("endpoint"), "this is no URL of HTTP", fix);
+    }
+    if otlp.ca.is_some() && !otlp.endpoint.starts_with("https://") {
+        let fix = "begin `endpoint` with `https://`, or remove it";
+        errors.add(path.join("ca"), "the collector is not spoken to by TLS", fix);
+    }
+    headers(&path, "headers", &otlp.headers, errors);
+}
+
+/// Checks headers with their values.
+fn headers(path: &Path, key: &str, headers: &Map<Secret>, errors: &mut ConfigErrors) {
+    for (name, value) in headers.iter() {
+        header_name(|| path.join(key).join(name), name, errors);
+        if value.reveal().bytes().any(|byte| byte.is_ascii_control()) {
+            let path = path.join(key).join(name);
+            errors.add(path, "no header can carry it", "remove line ends and control characters");
+        }
+    }
+}
+
+fn is_http_url(endpoint: &str) -> bool {
     let schemes = ["http://", "https://"];
     let rest = schemes.iter().find_map(|scheme| endpoint.strip_prefix(scheme));
     let (authority, target) = rest.map_or(("", ""), |rest| match rest.find('/') {
@@ -599,15 +636,7 @@ fn url(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
         _ => authority,
     };
     let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
-    if rest.is_none() || !is_host(host) || !target.bytes().all(legal) {
-        let message = if endpoint.is_empty() { "it is not set" } else { "this is no URL of HTTP" };
-        let fix = "write \"http://10.0.0.7:3000/path\", or name an `upstream`";
-        errors.add(path.join("endpoint"), message, fix);
-    }
-    if proxy.ca.is_some() && !endpoint.starts_with("https://") {
-        let fix = "begin `endpoint` with `https://`, or remove it";
-        errors.add(path.join("ca"), "the backend is not spoken to by TLS", fix);
-    }
+    rest.is_some() && is_host(host) && target.bytes().all(legal)
 }
 
 fn proxy(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
@@ -634,13 +663,7 @@ fn proxy(path: &Path, proxy: &Proxy, errors: &mut ConfigErrors) {
             header_name(|| path.join(key).join(index), name, errors);
         }
     }
-    for (name, value) in proxy.static_headers.iter() {
-        header_name(|| path.join("static_headers").join(name), name, errors);
-        if value.reveal().bytes().any(|byte| byte.is_ascii_control()) {
-            let path = path.join("static_headers").join(name);
-            errors.add(path, "no header can carry it", "remove line ends and control characters");
-        }
-    }
+    headers(path, "static_headers", &proxy.static_headers, errors);
 }
 
 /// Checks a header name (RFC 9110 §5.1). Headers that frame the request or that the server sets itself are refused.

@@ -31,6 +31,7 @@ mod limits;
 mod listener;
 mod log;
 mod map;
+mod otlp;
 mod pacing;
 mod path;
 mod pattern;
@@ -89,6 +90,7 @@ pub use limits::Limits;
 pub use listener::{Listener, Serves};
 pub use log::{Log, LogFormat, LogLevel};
 pub use map::{Map, MapChange};
+pub use otlp::Otlp;
 pub use pacing::Pacing;
 pub use path::Path;
 pub use pattern::Pattern;
@@ -160,6 +162,8 @@ settings! {
         pub admin: Admin,
         /// What is logged, and in which form.
         pub log: Log,
+        /// Traces and metrics for a collector of OpenTelemetry.
+        pub otlp: Otlp,
     }
 }
 

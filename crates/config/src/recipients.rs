@@ -1,6 +1,8 @@
 //! Who receives the secrets of the settings, and which change would send one to somebody else.
 
-use crate::{ApnsConfig, Config, Engine, FcmConfig, Hook, Proxy, Route, Upstream, VapidConfig};
+use crate::{
+    ApnsConfig, Config, Engine, FcmConfig, Hook, Otlp, Proxy, Route, Upstream, VapidConfig,
+};
 
 /// Whether `after` sends a secret that is set, or what is signed with it, where `before` does not send it.
 ///
@@ -8,6 +10,7 @@ use crate::{ApnsConfig, Config, Engine, FcmConfig, Hook, Proxy, Route, Upstream,
 /// another authority vouches for. Secrets that are set are those of `before`, for setting one takes the same permission.
 pub fn sends_secret_elsewhere(before: &Config, after: &Config) -> bool {
     to_backends(before, after)
+        || otlp(&before.otlp, &after.otlp)
         || after.engines.changes_from(&before.engines).any(|(_, before, after)| {
             after.is_some_and(|after| before.is_none_or(|before| engine(before, after)))
         })
@@ -83,6 +86,12 @@ fn engine(before: &Engine, after: &Engine) -> bool {
             || after.addresses.iter().any(|address| !before.addresses.contains(address)))
 }
 
+fn otlp(before: &Otlp, after: &Otlp) -> bool {
+    !after.headers.is_empty()
+        && !after.endpoint.is_empty()
+        && (&before.endpoint, &before.ca) != (&after.endpoint, &after.ca)
+}
+
 fn apns(before: &ApnsConfig, after: &ApnsConfig) -> bool {
     (after.key.is_some() || after.certificate.is_some())
         && ((before.environment, before.port) != (after.environment, after.port)
@@ -114,7 +123,7 @@ mod tests {
     use crate::{Member, Secret};
 
     /// What becomes of each secret of the schema: whether it, or what is signed with it for somebody, leaves this server.
-    const SECRETS: [(&str, bool); 26] = [
+    const SECRETS: [(&str, bool); 27] = [
         ("admin.token", false),
         ("admin.tokens.NAME.token", false),
         ("api.keys.NAME", false),
@@ -133,6 +142,7 @@ mod tests {
         ("engines.NAME.tls_client_key", true),
         ("engines.NAME.token", true),
         ("federation.key", false),
+        ("otlp.headers.NAME", true),
         ("proxies.NAME.static_headers.NAME", true),
         ("push.apns.NAME.certificate", true),
         ("push.apns.NAME.certificate_password", true),

@@ -370,7 +370,7 @@ mod tests {
         ];
         each("config", root(), &mut |path, node| {
             let name = path.rsplit('.').next().unwrap();
-            let unit = ["_ms", "_ms_max", "_max", "_slots", "_per_s", "_bits"]
+            let unit = ["_ms", "_ms_max", "_max", "_slots", "_per_s", "_bits", "_per_million"]
                 .iter()
                 .any(|unit| name.ends_with(unit));
             let number = matches!(node.kind, Kind::Integer { .. });

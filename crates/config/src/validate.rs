@@ -282,6 +282,7 @@ impl Config {
     }
 
     fn secrets(&self, errors: &mut ConfigErrors) {
+        entries::otlp(&self.otlp, errors);
         if let Some(secret) = &self.cluster.secret {
             entries::long_enough(Path::of("cluster.secret"), secret, errors);
         }

@@ -606,8 +606,9 @@ fn refusal(error: &AppendError) -> Error {
 }
 
 fn parts(publish: NewPublication, offset: u64, time_ms: u64) -> PublicationParts {
-    let NewPublication { data, format, delta, info, tags, key, .. } = publish;
-    PublicationParts { offset, data, format, delta, info, tags, key, channel: None, time_ms }
+    let NewPublication { data, format, delta, info, tags, key, trace, .. } = publish;
+    let channel = None;
+    PublicationParts { offset, data, format, delta, info, tags, key, channel, time_ms, trace }
 }
 
 fn decode(body: &[u8]) -> Result<PublicationParts, FrameError> {

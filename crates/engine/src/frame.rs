@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! message Publication { bytes data = 1; uint32 format = 2; bool delta = 3; uint64 time_ms = 4;
-//!                       repeated Tag tags = 5; string key = 6; Info info = 7; uint64 except = 8; }
+//!                       repeated Tag tags = 5; string key = 6; Info info = 7; uint64 except = 8; bytes trace = 9; }
 //! message Tag         { string name = 1; string value = 2; }
 //! message Info        { string user = 1; uint64 client = 2; optional bytes conn_info = 3; optional bytes chan_info = 4;
 //!                       bool user_is_number = 5; }
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use dunlin_hub::{
     ClientInfo, Epoch, NewPublication, PayloadFormat, PublicationParts, SessionId, StreamPosition,
-    Tags,
+    Tags, TraceContext,
 };
 use dunlin_wire::protobuf::{Delimited, Fields, ProtobufError, Writer};
 
@@ -144,6 +144,9 @@ pub(crate) fn encode(out: &mut Vec<u8>, publication: &NewPublication, time_ms: u
             });
         }
         writer.unsigned(8, publication.except.map_or(0, SessionId::to_u64));
+        if let Some(trace) = publication.trace {
+            writer.element(9, &trace.to_bytes());
+        }
     });
 }
 
@@ -167,6 +170,7 @@ fn decode(message: &[u8]) -> Result<(PublicationParts, Option<SessionId>), Proto
             5 => tags.push(decode_tag(field.value.bytes()?)?),
             6 => publication.key = Some(field.value.string()?.into()),
             8 => except = SessionId::from_u64(field.value.uint64()?),
+            9 => publication.trace = TraceContext::from_bytes(field.value.bytes()?),
             7 => publication.info = Some(Arc::new(decode_info(field.value.bytes()?)?)),
             _ => {}
         }
@@ -241,8 +245,12 @@ mod tests {
         let key = prop::option::of(text());
         let except =
             prop::option::of((1..1u64 << 53).prop_map(|id| SessionId::from_u64(id).expect("fits")));
-        (bytes(), any::<bool>(), any::<bool>(), tags, key, prop::option::of(info), except).prop_map(
-            |(data, binary, delta, tags, key, info, except)| NewPublication {
+        let trace = (1..u128::MAX, 1..u64::MAX);
+        let trace = prop::option::of(trace.prop_map(|(trace, span)| TraceContext { trace, span }));
+        let flags = (any::<bool>(), any::<bool>());
+        (bytes(), flags, tags, key, prop::option::of(info), except, trace).prop_map(
+            |(data, (binary, delta), tags, key, info, except, trace)| NewPublication {
+                trace,
                 except,
                 data,
                 format: if binary { PayloadFormat::Binary } else { PayloadFormat::Json },
@@ -274,6 +282,7 @@ mod tests {
                 prop_assert_eq!((&out.data, out.format, out.delta), (&put.data, put.format, put.delta));
                 prop_assert_eq!((&out.tags, &out.key, &out.info), (&put.tags, &put.key, &put.info));
                 prop_assert_eq!((out.time_ms, *except), (time_ms, put.except));
+                prop_assert_eq!(out.trace, put.trace);
             }
         }
 

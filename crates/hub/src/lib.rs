@@ -47,6 +47,7 @@ mod shares;
 mod slots;
 mod tag_filter;
 pub mod tenant;
+mod trace;
 mod transmit;
 mod user;
 mod user_directory;
@@ -83,4 +84,5 @@ pub use session_id::{
 };
 pub use shares::{NamespaceShare, Owner};
 pub use tag_filter::{NumberOrder, TagCondition, TagFilter};
+pub use trace::{TraceContext, TracedDelivery};
 pub use user_directory::UserDirectory;

@@ -7,6 +7,7 @@ use triomphe::ThinArc;
 
 use crate::session_id::SessionId;
 use crate::shares::Owner;
+use crate::trace::TraceContext;
 
 /// A message of a channel with the offset from its home worker. A cheap handle: history, workers and events share one
 /// allocation, including the payload.
@@ -37,6 +38,7 @@ struct Extras {
     tags: Tags,
     key: Option<Box<str>>,
     channel: Option<Box<str>>,
+    trace: Option<TraceContext>,
 }
 
 /// The parts of a [`Publication`].
@@ -60,16 +62,32 @@ pub struct PublicationParts {
     pub channel: Option<Box<str>>,
     /// See [`Publication::time_ms`]; limited to 62 bits.
     pub time_ms: u64,
+    /// See [`Publication::trace`].
+    pub trace: Option<TraceContext>,
 }
 
 impl From<PublicationParts> for Publication {
     fn from(parts: PublicationParts) -> Self {
-        let PublicationParts { offset, data, format, delta, info, tags, key, channel, time_ms } =
-            parts;
+        let PublicationParts {
+            offset,
+            data,
+            format,
+            delta,
+            info,
+            tags,
+            key,
+            channel,
+            time_ms,
+            trace,
+        } = parts;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };
         let flags = flag(delta, DELTA) | flag(format == PayloadFormat::Binary, BINARY);
-        let is_plain = info.is_none() && tags.is_empty() && key.is_none() && channel.is_none();
-        let extras = (!is_plain).then(|| Box::new(Extras { info, tags, key, channel }));
+        let is_plain = info.is_none()
+            && tags.is_empty()
+            && key.is_none()
+            && channel.is_none()
+            && trace.is_none();
+        let extras = (!is_plain).then(|| Box::new(Extras { info, tags, key, channel, trace }));
         let record = Record { offset, stamp: time_ms << TIME_SHIFT | flags, extras };
         Self(ThinArc::from_header_and_slice(record, &data))
     }
@@ -128,6 +146,11 @@ impl Publication {
         self.extras()?.channel.as_deref()
     }
 
+    /// The span that has caused it, if somebody traces it. It is not delivered to clients.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.extras()?.trace
+    }
+
     /// When the home worker accepted it, Unix time in milliseconds.
     pub fn time_ms(&self) -> u64 {
         self.record().stamp >> TIME_SHIFT
@@ -136,9 +159,10 @@ impl Publication {
     /// The same publication without an offset.
     pub(crate) fn unnumbered(&self) -> Self {
         let Record { stamp, .. } = *self.record();
-        let extras = self.extras().map(|Extras { info, tags, key, channel }| {
+        let extras = self.extras().map(|Extras { info, tags, key, channel, trace }| {
             let (info, tags) = (info.clone(), tags.clone());
-            Box::new(Extras { info, tags, key: key.clone(), channel: channel.clone() })
+            let (key, channel) = (key.clone(), channel.clone());
+            Box::new(Extras { info, tags, key, channel, trace: *trace })
         });
         Self(ThinArc::from_header_and_slice(Record { offset: 0, stamp, extras }, self.data()))
     }
@@ -274,6 +298,8 @@ pub struct NewPublication {
     /// The operation ends when the publication survives this, and fails where its engine cannot tell. `None`: what
     /// the [engine of the namespace](crate::engine::NamespaceEngine::durability) waits for.
     pub durability: Option<Durability>,
+    /// See [`Publication::trace`].
+    pub trace: Option<TraceContext>,
 }
 
 impl NewPublication {

@@ -3,8 +3,12 @@
 /// The parent of the spans that a request causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    trace: u128,
-    span: u64,
+    /// The trace.
+    pub trace: u128,
+    /// The span of the caller.
+    pub span: u64,
+    /// Whether the caller records it.
+    pub is_sampled: bool,
 }
 
 impl TraceParent {
@@ -22,10 +26,13 @@ impl TraceParent {
             let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
             digits.bytes().all(is_digit).then(|| u128::from_str_radix(digits, 16).ok()).flatten()
         };
-        let (version, trace, span, _) = (hex(0, 2)?, hex(3, 35)?, hex(36, 52)?, hex(53, 55)?);
+        let (version, trace, span, flags) = (hex(0, 2)?, hex(3, 35)?, hex(36, 52)?, hex(53, 55)?);
         // An id of all zeros is invalid, and so is version ff.
-        (version != 0xff && trace != 0 && span != 0)
-            .then_some(TraceParent { trace, span: span as u64 })
+        (version != 0xff && trace != 0 && span != 0).then_some(TraceParent {
+            trace,
+            span: span as u64,
+            is_sampled: flags & 1 == 1,
+        })
     }
 
     /// Returns the span of a call and its pushes; a disabled span without a subscriber.

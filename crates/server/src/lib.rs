@@ -30,6 +30,7 @@ mod push;
 mod request;
 mod server;
 mod state;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -191,6 +192,7 @@ fn serve_program(
         boot,
         reload,
         on_log,
+        counters: Arc::default(),
     };
     let shared = Arc::clone(&state);
     let control = Control {

@@ -79,6 +79,11 @@ pub(crate) fn settings(before: &Config, after: &Config, errors: &mut ConfigError
     expressions(before, after, errors);
     programs(before, after, errors);
     federation(before, after, errors);
+    if cfg!(not(feature = "otlp")) && !after.otlp.endpoint.is_empty() {
+        let fix = "take a binary with the feature `otlp`, or remove it";
+        let why = "this binary sends no traces and metrics".to_owned();
+        errors.push(config_error(Path::of("otlp.endpoint"), why, fix));
+    }
     let (old, new) = (&before.client, &after.client);
     tokens("client.token", old.token.rules(), new.token.rules(), errors);
     let (old, new) = (&old.subscription_token, &new.subscription_token);

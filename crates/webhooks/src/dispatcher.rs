@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use dunlin_config as config;
-use dunlin_hub::Now;
+use dunlin_hub::{Now, TraceContext};
 use dunlin_wire::backoff::{Backoff, Jitter};
 use hashbrown::HashMap;
 
@@ -56,6 +56,8 @@ pub struct Attempt {
     pub body: Arc<[u8]>,
     /// Number of the attempt, from 1. Attempts that were never sent are not counted.
     pub number: u32,
+    /// The span that has caused the first of its events that are traced.
+    pub trace: Option<TraceContext>,
 }
 
 /// Queues events for each hook and selects the member and the time of each request.
@@ -215,6 +217,10 @@ impl Dispatcher {
         let Some(owner) = Owner::of(&event.body) else { return };
         let queue = (event.body.ordering_key() % QUEUES_PER_HOOK as u64) as u8;
         let route = event.body.channel().map(|channel| self.route(channel));
+        let trace = match &event.body {
+            HookEventBody::Publish { publication, .. } => publication.trace(),
+            _ => None,
+        };
         let mut encoded: Option<Arc<[u8]>> = None;
         let mut for_pusher: Option<Arc<[u8]>> = None;
         let indexes: &mut dyn Iterator<Item = u32> = match &route {
@@ -238,7 +244,7 @@ impl Dispatcher {
             if json.is_empty() {
                 continue;
             }
-            hook.push(now.ms, usize::from(queue), owner, json);
+            hook.push(now.ms, usize::from(queue), owner, (Arc::clone(json), trace));
             let id = QueueId { hook: index, incarnation: hook.incarnation, queue };
             let queue = &mut hook.queues[usize::from(queue)];
             if queue.state == QueueState::Idle && queue.has_events() {
@@ -341,7 +347,7 @@ impl Dispatcher {
             batch.member = Some(Arc::clone(&name));
             hook.stats.counters.count(HookMetric::Requests);
             let (key, body) = (Arc::clone(&batch.key), Arc::clone(&batch.body));
-            let number = batch.attempts + 1;
+            let (number, trace) = (batch.attempts + 1, batch.trace);
             let upstream_name = Arc::clone(&hook.config.upstream);
             let request = InFlight { queue: id, upstream: upstream_name, member: name, pool };
             let tag = match self.free_tags.pop() {
@@ -364,6 +370,7 @@ impl Dispatcher {
                 key,
                 body,
                 number,
+                trace,
             });
         }
         None

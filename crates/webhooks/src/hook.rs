@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use crate::encoder::DropReason;
 use crate::filter::KindSet;
 use crate::owner::{EventOwner, Owner, OwnerKind};
-use crate::queue::{self, Batch, Missed, OrderedQueue};
+use crate::queue::{self, Batch, Missed, OrderedQueue, TracedEvent};
 use crate::stats::{HookMetric, HookStats};
 
 /// Number of queues of a hook, which bounds its requests in flight.
@@ -88,8 +88,8 @@ impl Hook {
     }
 
     /// Queues an event. If the queues are full, the owner with the most bytes loses its newest events, or this one.
-    pub(crate) fn push(&mut self, now_ms: u64, queue: usize, owner: Owner<'_>, event: &Arc<[u8]>) {
-        let (flow, cost_bytes) = (owner.flow(), queue::cost_bytes(event));
+    pub(crate) fn push(&mut self, now_ms: u64, queue: usize, owner: Owner<'_>, event: TracedEvent) {
+        let (flow, cost_bytes) = (owner.flow(), queue::cost_bytes(&event.0));
         while self.bytes + cost_bytes > self.config.queue_bytes_max {
             let busiest = self.shares.busiest(flow, cost_bytes as u64);
             if busiest.is_some_and(|busiest| self.drop_newest(now_ms, busiest)) {
@@ -103,7 +103,7 @@ impl Hook {
         }
         self.bytes += cost_bytes;
         self.shares.add(owner, cost_bytes as u64);
-        self.queues[queue].push(flow, Arc::clone(event));
+        self.queues[queue].push(flow, event);
         self.stats.counters.count(HookMetric::Events);
         self.update_gauges();
     }

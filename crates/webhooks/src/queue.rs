@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dunlin_hub::TraceContext;
 use dunlin_wire::fair_queue::FairQueue;
 
 use crate::encoder::DropReason;
@@ -43,10 +44,15 @@ pub(crate) enum QueueState {
     BackingOff(u64),
 }
 
+/// An encoded event, and the span that has caused it.
+pub(crate) type TracedEvent = (Arc<[u8]>, Option<TraceContext>);
+
 #[derive(Debug)]
 struct Entry {
     /// An encoded event, shared by all hooks.
     event: Arc<[u8]>,
+    /// The span that has caused it.
+    trace: Option<TraceContext>,
     /// The owner's events that were dropped after it.
     missed: Vec<Missed>,
 }
@@ -86,6 +92,8 @@ fn add_to(all: &mut Vec<Missed>, mut missed: Missed) {
 pub(crate) struct Batch {
     pub(crate) key: Arc<str>,
     pub(crate) body: Arc<[u8]>,
+    /// The span that has caused the first of its events that are traced.
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) events: u64,
     /// Sum of the counts of the batch's `missed` events.
     missed: u64,
@@ -115,9 +123,9 @@ impl Default for OrderedQueue {
 }
 
 impl OrderedQueue {
-    pub(crate) fn push(&mut self, flow: u64, event: Arc<[u8]>) {
+    pub(crate) fn push(&mut self, flow: u64, (event, trace): TracedEvent) {
         let cost = u32::try_from(cost_bytes(&event)).unwrap_or(u32::MAX);
-        self.of(flow).push_back(flow, cost, Entry { event, missed: Vec::new() });
+        self.of(flow).push_back(flow, cost, Entry { event, trace, missed: Vec::new() });
     }
 
     fn of(&mut self, flow: u64) -> &mut FairQueue<Entry> {
@@ -186,6 +194,7 @@ impl OrderedQueue {
         let mut batch = Batch {
             key: "".into(),
             body: Arc::default(),
+            trace: None,
             events: 0,
             missed: 0,
             cost_bytes: 0,
@@ -216,6 +225,7 @@ impl OrderedQueue {
             body.extend_from_slice(&entry.event);
             let cost = cost_bytes(&entry.event);
             taken(flow, cost);
+            batch.trace = batch.trace.or(entry.trace);
             batch.events += 1;
             batch.cost_bytes += cost;
             add_missed(&mut batch, &mut body, entry.missed);
@@ -243,8 +253,8 @@ mod tests {
     use super::*;
     use crate::owner::Owner;
 
-    fn event(text: &str) -> Arc<[u8]> {
-        text.as_bytes().into()
+    fn event(text: &str) -> TracedEvent {
+        (text.as_bytes().into(), None)
     }
 
     fn flow(user: &str) -> u64 {

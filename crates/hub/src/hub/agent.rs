@@ -192,6 +192,7 @@ impl Hub {
                 key: publish.key.clone(),
                 channel: None,
                 time_ms,
+                trace: publish.trace,
             };
             Box::new((Arc::clone(&channel), publication))
         });

@@ -22,7 +22,10 @@ use crate::publication::{ClientInfo, Publication};
 use crate::session::{BLOCKED, BULK, DIRTY, HELD};
 use crate::session_id::SessionId;
 use crate::tenant::MARK;
+use crate::trace::TracedDelivery;
 
+/// The most traced publications that are kept until they are taken; further ones are not traced here.
+const TRACED_MAX: usize = 1_024;
 /// Ranges after which the bytes of a blocked session are copied together, so that its memory in the frame log
 /// is proportional to its bytes.
 const RANGES_MAX: usize = 32;
@@ -280,6 +283,13 @@ impl Hub {
             broadcast.is_behind |= is_behind;
         }
         if let Outgoing::Publication { publication, .. } = outgoing {
+            if let Some(cause) = publication.trace()
+                && self.traced.len() < TRACED_MAX
+            {
+                let channel = Arc::clone(&channels[at].name);
+                let (time_ms, deliveries) = (publication.time_ms(), delivered);
+                self.traced.push(TracedDelivery { cause, channel, time_ms, deliveries });
+            }
             // A broadcast counts its writes when they are made.
             if !is_paced {
                 ages.add(publication.time_ms(), delivered);

@@ -8,6 +8,7 @@ use crate::encode::Outgoing;
 use crate::frame_log::{FrameLabel, SESSION_TAIL};
 use crate::session::{BLOCKED, DIRTY, HELD, OPEN, POLL};
 use crate::session_id::SessionId;
+use crate::trace::TracedDelivery;
 
 impl Hub {
     /// Returns the next session with output, each once, except [blocked](Hub::set_blocked) and held ones.
@@ -44,6 +45,11 @@ impl Hub {
     /// how often it was delivered. Of broadcasts that take several turns, the time at which they began.
     pub fn take_delivered(&mut self) -> impl Iterator<Item = (u64, u64)> {
         self.ages.take()
+    }
+
+    /// The traced publications that were put into outboxes since the last call.
+    pub fn take_traced(&mut self) -> Vec<TracedDelivery> {
+        std::mem::take(&mut self.traced)
     }
 
     /// Whether outboxes are full only because they were not flushed: flush before handling more input.

@@ -229,6 +229,7 @@ impl Hub {
             key: publish.key,
             channel: None,
             time_ms: self.now.unix_ms,
+            trace: publish.trace,
         });
         if self.channel_event_filter.publications {
             let (publication, epoch) = (publication.clone(), position.epoch);

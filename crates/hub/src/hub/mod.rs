@@ -66,6 +66,7 @@ use crate::session::Session;
 use crate::session_id::{SESSIONS_MAX, SessionId, WORKERS_MAX};
 use crate::shares::Shares;
 use crate::slots::{NONE, Slots};
+use crate::trace::TracedDelivery;
 use crate::transmit::TransmitQueues;
 use crate::user::Users;
 
@@ -141,6 +142,7 @@ pub struct Hub {
     tenant_traffic: HashMap<Box<str>, TenantTraffic, RandomState>,
     /// Deliveries since they were last taken.
     ages: DeliveredAges,
+    traced: Vec<TracedDelivery>,
     /// Buffer for one delta.
     patch: Vec<u8>,
 
@@ -232,6 +234,7 @@ impl Hub {
             deltas: HashMap::default(),
             tenant_traffic: HashMap::default(),
             ages: DeliveredAges::default(),
+            traced: Vec::new(),
             patch: Vec::new(),
             log: FrameLog::new(),
             pending_bytes: 0,

@@ -61,7 +61,7 @@ mod timer;
 mod trial;
 mod warnings;
 mod watch;
-mod worker_metrics;
+pub(crate) mod worker_metrics;
 mod worker_query;
 
 use std::io;
@@ -98,7 +98,6 @@ use self::sync::Sync;
 use self::timer::Timer;
 use self::trial::CanaryTrial;
 use self::watch::Watcher;
-use self::worker_metrics::WorkerMetrics;
 use self::worker_query::WorkerQueries;
 use crate::admin::reservations::Reservations;
 use crate::auth::revocation::RevocationLog;
@@ -108,7 +107,6 @@ use crate::message::admin::AdminMessage;
 use crate::message::bus::Endpoint;
 use crate::metrics::labelled::{AdminDuration, AdminRequest};
 use crate::metrics::log_gate::LogGate;
-use crate::metrics::process::{BuildInfo, ProcessMetrics};
 use crate::metrics::{ConfigCounters, ConfigMetric};
 use crate::state::settings::Settings;
 use crate::state::{Lifecycle, ServerState};
@@ -249,6 +247,8 @@ pub(crate) struct AdminParams {
     pub(crate) reload: Option<Reload>,
     /// Called with `log` when it has changed.
     pub(crate) on_log: Box<dyn Fn(&Log) + Send>,
+    /// The metrics of the configuration.
+    pub(crate) counters: Arc<ConfigCounters>,
 }
 
 /// A handle of the admin thread.
@@ -309,6 +309,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         boot,
         on_log,
         reload,
+        counters,
         ..
     } = parts;
     let certificate_files = file_times(&store.head().config);
@@ -324,25 +325,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
     };
     cx.register_fd(endpoint.doorbell(), DOORBELL, Interest::READABLE)?;
     cx.run_every(1000, Timer::Second as u64);
-    let counters = Arc::<ConfigCounters>::default();
-    let mut all_metrics = Registry::default();
-    all_metrics.register_collector(Box::new(ProcessMetrics::new(state.uptime_s())));
-    let registry = all_metrics.sub_registry_with_prefix("dunlin");
-    registry.register_collector(Box::new(BuildInfo));
-    registry.register_collector(Box::new(WorkerMetrics(Arc::clone(&state))));
-    registry.register_collector(Box::new(Arc::clone(&counters)));
-    registry.register_collector(Box::new(Arc::clone(&state.effects)));
-    registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
-    registry.register_collector(Box::new(Arc::clone(&state.upstreams.stats)));
-    registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
-    registry.register_collector(Box::new(Arc::clone(&state.proxies)));
-    registry.register_collector(Box::new(Arc::clone(&state.programs)));
-    registry.register_collector(Box::new(Arc::clone(&state.engines)));
-    registry.register_collector(Box::new(Arc::clone(&state.federation)));
-    registry.register_collector(Box::new(Arc::clone(&state.cluster)));
-    if let Some(push) = &push {
-        registry.register_collector(Box::new(push.clone()));
-    }
+    let registry = worker_metrics::registry(&state, &counters, push.as_ref());
     let cluster_changes = ClusterChanges::new(store.cluster_position());
     state.cluster.set_settings(cluster_changes.position(), None);
     let mut admin = Admin {
@@ -380,7 +363,7 @@ fn run(parts: AdminParams, sync: Option<Sync>, inbox: Inbox<Admin>) -> io::Resul
         accept_log: LogGate::default(),
         unreached: Vec::new(),
         counters,
-        registry: all_metrics,
+        registry,
     };
     event_loop.run(&mut admin)
 }
@@ -564,7 +547,10 @@ impl Admin {
         if effects.contains(Effect::Log) {
             (self.on_log)(&config.log);
         }
-        for effect in [Effect::AdminPort, Effect::AdminTokens, Effect::Log] {
+        if effects.contains(Effect::Otlp) {
+            self.state.telemetry.follow(&config.otlp);
+        }
+        for effect in [Effect::AdminPort, Effect::AdminTokens, Effect::Log, Effect::Otlp] {
             if effects.contains(effect) {
                 self.state.effects.count(effect);
             }

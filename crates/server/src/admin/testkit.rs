@@ -128,6 +128,7 @@ impl TestServer {
             socket: has_operator.then(|| UnixListener::bind(&socket_path).unwrap()),
             boot,
             on_log,
+            counters: Arc::default(),
         };
         let admin = Some(AdminThread::start(parts).unwrap());
         let (control, workers) = (Mutex::new(control), Mutex::new(Some(threads)));

@@ -3,15 +3,45 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, Snapshot};
+use dunlin_metrics::{Collector, DescriptorEncoder, Family, Kind, Registry, Snapshot};
+use dunlin_push_service::PushHandle;
 
-use crate::metrics::Counters;
 use crate::metrics::labelled::LabelledCounters;
 use crate::metrics::namespaces::NamespaceGauges;
+use crate::metrics::process::{BuildInfo, ProcessMetrics};
+use crate::metrics::{ConfigCounters, Counters};
 use crate::state::ServerState;
 
+/// Returns all metrics of the server.
+pub(crate) fn registry(
+    state: &Arc<ServerState>,
+    config: &Arc<ConfigCounters>,
+    push: Option<&PushHandle>,
+) -> Registry {
+    let mut all = Registry::default();
+    all.register_collector(Box::new(ProcessMetrics::new(state.uptime_s())));
+    let registry = all.sub_registry_with_prefix("dunlin");
+    registry.register_collector(Box::new(BuildInfo));
+    registry.register_collector(Box::new(WorkerMetrics(Arc::clone(state))));
+    registry.register_collector(Box::new(Arc::clone(config)));
+    registry.register_collector(Box::new(Arc::clone(&state.effects)));
+    registry.register_collector(Box::new(Arc::clone(&state.webhooks.stats)));
+    registry.register_collector(Box::new(Arc::clone(&state.upstreams.stats)));
+    registry.register_collector(Box::new(Arc::clone(&state.key_counters)));
+    registry.register_collector(Box::new(Arc::clone(&state.proxies)));
+    registry.register_collector(Box::new(Arc::clone(&state.programs)));
+    registry.register_collector(Box::new(Arc::clone(&state.engines)));
+    registry.register_collector(Box::new(Arc::clone(&state.federation)));
+    registry.register_collector(Box::new(Arc::clone(&state.cluster)));
+    registry.register_collector(Box::new(Arc::clone(&state.telemetry)));
+    if let Some(push) = push {
+        registry.register_collector(Box::new(push.clone()));
+    }
+    all
+}
+
 /// Encodes a series of each worker for what has no other label, and the sum of all workers for what has.
-pub(super) struct WorkerMetrics(pub(super) Arc<ServerState>);
+struct WorkerMetrics(Arc<ServerState>);
 
 impl std::fmt::Debug for WorkerMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

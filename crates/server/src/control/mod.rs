@@ -14,6 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+#[cfg(feature = "otlp")]
+use crate::admin::worker_metrics::registry;
 use crate::admin::{AdminParams, AdminThread};
 use crate::error::ServeError;
 use crate::federation::FederationThread;
@@ -25,6 +27,8 @@ use crate::message::webhooks::WebhooksMessage;
 use crate::message::worker::WorkerMessage;
 use crate::state::memory::{self, Memory, MemoryBounds};
 use crate::state::{Lifecycle, ServerState};
+#[cfg(feature = "otlp")]
+use crate::telemetry::export::TelemetryThread;
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
 use crate::worker::thread::Workers;
 
@@ -88,6 +92,11 @@ impl Control {
             .map_err(ServeError::Control)?;
         let Control { state, endpoint, workers, listeners, admin, pushes, webhooks, .. } = self;
         let federation = self.federation;
+        #[cfg(feature = "otlp")]
+        let telemetry = {
+            let registry = registry(&state, &admin.counters, admin.push.as_ref());
+            TelemetryThread::start(&state, registry).map_err(ServeError::Control)?
+        };
         let webhooks =
             WebhooksThread::start(Arc::clone(&state), webhooks).map_err(ServeError::Control)?;
         let mut running = ServingState { state, endpoint, workers, listeners };
@@ -155,6 +164,8 @@ impl Control {
             running.endpoint.flush();
             webhooks.join(FINISH_TIMEOUT + STOP_TIMEOUT);
         }
+        #[cfg(feature = "otlp")]
+        telemetry.stop(STOP_TIMEOUT);
         log::write(Kind::Stopped, &Entry::default());
         Ok(())
     }

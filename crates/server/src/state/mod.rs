@@ -44,6 +44,7 @@ use crate::state::fanout_scheduler::FanoutScheduler;
 use crate::state::pressure::Pressure;
 use crate::state::settings::Settings;
 use crate::state::webhooks::{UpstreamsState, WebhooksState};
+use crate::telemetry::Telemetry;
 
 /// The lifecycle of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +143,8 @@ pub(crate) struct ServerState {
     pub(crate) key_counters: Arc<KeyCounters>,
     /// The state of the cluster.
     pub(crate) cluster: Arc<ClusterState>,
+    /// Traces for a collector.
+    pub(crate) telemetry: Arc<Telemetry>,
     /// Live traces of users, clients and channels.
     pub(crate) live: LiveTraces,
     /// A random UUID made at the start of the process: the `uid` of the server API's `info`.
@@ -175,6 +178,7 @@ fn cores() -> usize {
 impl ServerState {
     pub(crate) fn new(settings: Settings, workers: usize, secret: [u8; 16], uid: String) -> Self {
         let started = Instant::now();
+        let telemetry = Arc::new(Telemetry::new(&settings.config.otlp));
         Self {
             #[cfg(test)]
             test_command_ns: AtomicU64::new(0),
@@ -212,6 +216,7 @@ impl ServerState {
             revocations: Revocations::default(),
             key_counters: Arc::default(),
             cluster: Arc::default(),
+            telemetry,
             live: LiveTraces::default(),
             uid,
             started,

@@ -32,6 +32,7 @@ use crate::clock::unix_ms;
 use crate::message::bus::Endpoint;
 use crate::message::webhooks::WebhooksMessage;
 use crate::state::ServerState;
+use crate::telemetry::{BegunSpan, SpanKind};
 
 /// How long the last events may take to reach their backends when the process ends.
 pub(crate) const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -114,6 +115,7 @@ fn run(state: &Arc<ServerState>, endpoint: &mut Endpoint<WebhooksMessage>) -> io
             u64::from_ne_bytes(seed),
         )),
         hosts: HashMap::new(),
+        spans: HashMap::new(),
         generation: 0,
         timer: None,
         busy: false,
@@ -134,6 +136,8 @@ struct WebhookSender<'e> {
     checks: Checks,
     /// By pool of the dispatcher; an error is the reason why the pool cannot be used.
     hosts: HashMap<u64, Result<HostId, Arc<str>>>,
+    /// The spans of requests in flight, by tag, each with the path of its hook and the attempt.
+    spans: HashMap<u64, (BegunSpan, Box<str>, u32)>,
     /// The generation of the settings in use.
     generation: u64,
     /// The time of the next due event or check, and the loop's timer for it.
@@ -240,6 +244,7 @@ impl WebhookSender<'_> {
             self.client.on_tick(cx);
             let ended = std::mem::take(&mut self.client.caller().ended);
             for (tag, result) in &ended {
+                self.end_span(*tag, result);
                 self.dispatcher.handle_result(now, *tag, result);
             }
             let mut sent = 0;
@@ -277,12 +282,20 @@ impl WebhookSender<'_> {
             let url = format!("{scheme}://{}", attempt.member.address);
             client.requests().host(&url, config).map_err(|error| error.to_string().into())
         });
+        let span = self.state.telemetry.begin_below(attempt.trace);
+        let trace = span.map(|span| span.header());
+        if let Some(span) = span {
+            let about = (span, (*attempt.hook.path).into(), attempt.number);
+            self.spans.insert(attempt.tag, about);
+        }
         let not_sent = match host {
             Ok(host) => {
                 let mut requests = client.requests();
                 let prepared = attempt.with_headers(|headers| {
+                    let mut headers = headers.to_vec();
+                    headers.extend(trace.as_deref().map(|trace| ("traceparent", trace)));
                     let request = Request {
-                        headers,
+                        headers: &headers,
                         // The response body is not used.
                         answer: BodyMode::Count,
                         ..Request::post(&attempt.hook.path, &attempt.body)
@@ -296,6 +309,22 @@ impl WebhookSender<'_> {
         if let Some(why) = not_sent {
             client.caller().ended.push((attempt.tag, DeliveryResult::Unreachable(why)));
         }
+    }
+
+    /// Ends the span of a request, if it is traced.
+    fn end_span(&mut self, tag: u64, result: &DeliveryResult) {
+        if self.spans.is_empty() {
+            return;
+        }
+        let Some((span, path, attempt)) = self.spans.remove(&tag) else { return };
+        let is_error = !matches!(result, DeliveryResult::Delivered | DeliveryResult::Cancelled);
+        let mut attributes =
+            vec![("url.path", (&*path).into()), ("dunlin.attempt", u64::from(attempt).into())];
+        if is_error {
+            attributes.push(("error.type", (&*result.to_string()).into()));
+        }
+        let what = (SpanKind::Client, "webhook");
+        self.state.telemetry.end(span, what, is_error, attributes);
     }
 
     /// Sets the loop's timer to the next due event or check.

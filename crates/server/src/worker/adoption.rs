@@ -169,6 +169,7 @@ impl Worker<'_> {
             Effect::AdminPort
             | Effect::AdminTokens
             | Effect::Log
+            | Effect::Otlp
             | Effect::PushSenders
             | Effect::Federation => return,
         }

@@ -30,6 +30,7 @@ use crate::message::admin::AdminMessage;
 use crate::metrics::Metric;
 use crate::metrics::labelled::ApiCall;
 use crate::state::settings::Settings;
+use crate::telemetry::BegunSpan;
 
 /// The description of the API, which takes no key.
 const DOCUMENT: &str = "openapi.json";
@@ -215,7 +216,13 @@ impl Api {
         let lenient = self.lenient(turn.core);
         let command = lenient.request(method, request.body);
         let commands = vec![CommandSlot::new(Some(method), 0)];
-        let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Single, commands));
+        let call = self.api_calls.open(new_call(
+            turn.core,
+            conn,
+            request,
+            scope,
+            (CallForm::Single, commands),
+        ));
         self.api_calls.begin_next(call);
         self.execute(turn, clients, call, 0, command);
         let place = CommandPlace { call, at: 0, part: None };
@@ -247,7 +254,13 @@ impl Api {
         (scope, commands): (Scope, Vec<LegacyCommand>),
     ) {
         let slots = commands.iter().map(|c| CommandSlot::new(c.method(), c.id)).collect();
-        let call = self.api_calls.open(new_call(conn, request, scope, CallForm::Legacy, slots));
+        let call = self.api_calls.open(new_call(
+            turn.core,
+            conn,
+            request,
+            scope,
+            (CallForm::Legacy, slots),
+        ));
         let begun = self.give_out(turn, clients, conn, call, CallCommands::Legacy(&commands));
         if begun < commands.len() {
             self.keep(turn.core, call, RestCommands::Legacy(commands));
@@ -268,7 +281,7 @@ impl Api {
         let slots = batch.texts.iter().map(|_| CommandSlot::new(None, 0)).collect();
         let call = self.api_calls.open(NewCall {
             at_once: batch.at_once(),
-            ..new_call(conn, request, scope, CallForm::Batch, slots)
+            ..new_call(turn.core, conn, request, scope, (CallForm::Batch, slots))
         });
         let begun = self.give_out(turn, clients, conn, call, CallCommands::Batch(&batch.texts));
         if begun < batch.texts.len() {
@@ -607,8 +620,9 @@ impl Api {
         turn: &mut Turn<'_, '_>,
         place: CommandPlace,
         channel: &str,
-        publish: NewPublication,
+        mut publish: NewPublication,
     ) -> Result<(), ApiError> {
+        publish.trace = self.api_calls.trace(place.call);
         let options = turn.core.channel_options(channel)?;
         let token = self.api_token(turn, place)?;
         let (now, bytes) = (turn.now(), publish.data.len());
@@ -669,6 +683,10 @@ impl Api {
             if let Some(plan) = answered.pusher.take() {
                 let conn = answered.conn;
                 let (method, began) = (plan.shape.method(), answered.began);
+                if let Some(span) = answered.span.take() {
+                    let results = answered.results();
+                    turn.core.api_call_ended(*span, ("pusher", method), results);
+                }
                 let step = (began, plan.next(answered.into_answers()));
                 return self.go_on(turn, clients, conn, method, step);
             }
@@ -678,6 +696,10 @@ impl Api {
             }
             let took = answered.began.elapsed().as_nanos() as u64;
             turn.core.labelled().api_calls.of(ApiCall { api, method }).record(took);
+            if let Some(span) = answered.span.take() {
+                let results = answered.results();
+                turn.core.api_call_ended(*span, (api, method), results);
+            }
             let facts = NodeFacts {
                 uid: &turn.core.state.uid,
                 name: turn.core.settings.node_name(),
@@ -744,12 +766,21 @@ fn key_name(settings: &Settings, head: &http::RequestHead<'_>) -> Option<Box<str
     settings.api_key(&shown).map(|key| (&*key.name).into())
 }
 
+/// Begins the span of a call, if it is traced.
+fn span_of(core: &Core<'_>, request: &http::Request<'_>) -> Option<Box<BegunSpan>> {
+    let telemetry = &core.state.telemetry;
+    if !telemetry.is_on() {
+        return None;
+    }
+    telemetry.begin_request(request.headers.get_str("traceparent")).map(Box::new)
+}
+
 fn new_call(
+    core: &Core<'_>,
     conn: ConnId,
     request: &http::Request<'_>,
     scope: Scope,
-    form: CallForm,
-    commands: Vec<CommandSlot>,
+    (form, commands): (CallForm, Vec<CommandSlot>),
 ) -> NewCall {
     let errors_as_status = errors_as_status(request);
     NewCall {
@@ -763,6 +794,7 @@ fn new_call(
         pusher: None,
         then: None,
         began: Instant::now(),
+        span: span_of(core, request),
     }
 }
 

@@ -241,11 +241,15 @@ impl Backends {
         now_ms: u64,
         proxy: &Arc<str>,
         (event, body): (Event, &[u8]),
-        passed: Option<&ForwardedData>,
+        (passed, trace): (Option<&ForwardedData>, Option<&str>),
         (of, flow, tag): (u64, u64, u64),
     ) -> Result<(), ProxyError> {
         let Some(backend) = self.of.get_mut(proxy) else { return Err(ProxyError::Cancelled) };
-        let headers = headers(&backend.config, passed);
+        let mut headers = headers(&backend.config, passed);
+        if let Some(trace) = trace {
+            headers.retain(|(name, _)| !name.eq_ignore_ascii_case("traceparent"));
+            headers.push(("traceparent", trace));
+        }
         let request = Request {
             headers: &headers,
             idempotent: event.is_question(),

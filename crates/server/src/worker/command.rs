@@ -1,6 +1,6 @@
 //! Executes commands of clients and replies to them.
 
-use dunlin_hub::{ChannelRef, HistoryFilter, NewPublication, SessionId, SubscribeOptions};
+use dunlin_hub::{ChannelRef, HistoryFilter, NewPublication, SessionId, SubscribeOptions, tenant};
 use dunlin_net::ConnId;
 use dunlin_protocol::Encoding;
 use dunlin_protocol::centrifuge::{
@@ -20,6 +20,7 @@ use super::turn::{Core, Turn};
 use crate::limits::budget::Work;
 
 use crate::metrics::Metric;
+use crate::telemetry::SpanKind;
 
 impl Clients {
     /// Executes the commands of a frame in order. Stops at the first that ends the connection; commands without budget wait.
@@ -453,6 +454,15 @@ impl Core<'_> {
         }
         publish.info = self.hub.client_info(session, Some(&request.channel));
         publish.owner = self.hub.owner(session);
+        if let Some(span) = self.state.telemetry.begin_within(publish.trace) {
+            let transport = self.hub.session(session).and_then(|view| Encoding::of(view.encoding));
+            let attributes = vec![
+                ("messaging.destination.name", tenant::bare(&request.channel).into()),
+                ("dunlin.transport", transport.map_or("", Encoding::transport).into()),
+            ];
+            publish.trace = Some(span.context);
+            self.state.telemetry.end(span, (SpanKind::Server, "publish"), false, attributes);
+        }
         publish
     }
 

@@ -1,5 +1,6 @@
 //! What a worker says of itself once a second.
 
+use dunlin_hub::{TracedDelivery, tenant};
 use dunlin_net::Context;
 
 use super::Worker;
@@ -8,10 +9,22 @@ use super::turn::Core;
 use crate::clock::unix_ms;
 use crate::metrics::Metric;
 use crate::metrics::namespaces::{Figures, NAMESPACES_MAX};
+use crate::telemetry::SpanKind;
 
 impl Core<'_> {
     /// Records how old the publications were that this turn has delivered.
     pub(super) fn record_deliveries(&mut self) {
+        for TracedDelivery { cause, channel, time_ms, deliveries } in self.hub.take_traced() {
+            if let Some(begun) = self.state.telemetry.begin_below(Some(cause)) {
+                let attributes = vec![
+                    ("messaging.destination.name", tenant::bare(&channel).into()),
+                    ("dunlin.worker", (self.index as u64).into()),
+                    ("dunlin.deliveries", deliveries.into()),
+                ];
+                let what = (SpanKind::Consumer, "deliver");
+                self.state.telemetry.end_since(begun, time_ms, what, attributes);
+            }
+        }
         let mut delivered = self.hub.take_delivered().peekable();
         if delivered.peek().is_none() {
             return;

@@ -21,6 +21,8 @@ use crate::metrics::labelled::{
     ApiCommand, ClientCommand, ClientCommandError, ClientDisconnect, ClientUnsubscribe,
     ConnectionClosed, ConnectionRefused, HttpError,
 };
+use crate::proxy::ProxyError;
+use crate::telemetry::{BegunSpan, SpanKind};
 
 /// The longest body of an error whose message is looked for.
 const ERROR_BYTES_MAX: usize = 4_096;
@@ -307,6 +309,44 @@ impl Core<'_> {
     /// Counts a command of an API that was answered. `result`: the code of its error; 0: none.
     pub(super) fn api_answered(&self, api: &'static str, method: &'static str, result: u32) {
         self.labelled().api_commands.of(ApiCommand { api, method, result }).increment();
+    }
+
+    /// Ends the span of a question to a backend or a program.
+    pub(super) fn question_ended(&self, call: &ProxyCall, fault: Option<&ProxyError>) {
+        let Some(span) = &call.span else { return };
+        let mut attributes = vec![
+            ("dunlin.event", call.event.name().into()),
+            ("dunlin.proxy", (&*call.proxy).into()),
+        ];
+        if !call.channel.is_empty() {
+            let channel = tenant::bare(&call.channel);
+            attributes.push(("messaging.destination.name", channel.into()));
+        }
+        if let Some(fault) = fault {
+            attributes.push(("error.type", (&*fault.to_string()).into()));
+        }
+        self.state.telemetry.end(**span, (SpanKind::Client, "ask"), fault.is_some(), attributes);
+    }
+
+    /// Ends the span of a call.
+    pub(super) fn api_call_ended(
+        &self,
+        span: BegunSpan,
+        (api, method): (&'static str, &'static str),
+        results: impl Iterator<Item = (&'static str, u32)>,
+    ) {
+        let (mut commands, mut result) = (0_u64, 0);
+        for (_, code) in results {
+            commands += 1;
+            result = result.max(code);
+        }
+        let attributes = vec![
+            ("dunlin.api", api.into()),
+            ("dunlin.method", method.into()),
+            ("dunlin.result", u64::from(result).into()),
+            ("dunlin.commands", commands.into()),
+        ];
+        self.state.telemetry.end(span, (SpanKind::Server, "api"), result > 0, attributes);
     }
 
     pub(super) fn publication(&self, session: Option<SessionId>, channel: &str, bytes: usize) {

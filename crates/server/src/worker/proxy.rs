@@ -120,9 +120,10 @@ impl Deciders {
         &mut self,
         turn: &mut Turn<'_, '_>,
         sessions: &Sessions,
-        call: ProxyCall,
+        mut call: ProxyCall,
         question: &Question<'_>,
     ) -> Option<(ProxyCall, BackendResult)> {
+        call.span = turn.core.state.telemetry.begin().map(Box::new);
         if self.programs.has(&call.proxy) {
             return self.ask_program(turn, sessions, call, question);
         }
@@ -170,13 +171,16 @@ impl Deciders {
         if let Some(stats) = backends.stats(&proxy) {
             stats.counters.count(ProxyMetric::Calls);
         }
+        let trace = call.span.as_ref().map(|span| span.header());
         let number = self.proxy_calls.next_number();
         if let Err(call) = self.proxy_calls.insert(number, call, bytes_max) {
             return Err((call, ProxyError::ShareFull));
         }
         backends.follow_health(&turn.core.state.upstreams);
         let of = (conn.to_u64(), flow, number);
-        let Err(fault) = backends.send(turn.cx.now_ms(), &proxy, (event, &body), passed, of) else {
+        let Err(fault) =
+            backends.send(turn.cx.now_ms(), &proxy, (event, &body), (passed, trace.as_deref()), of)
+        else {
             return Ok(());
         };
         match self.proxy_calls.take(number) {
@@ -257,6 +261,7 @@ impl Clients {
             channel: channel.into(),
             frame: frame.into(),
             began: Instant::now(),
+            span: None,
             gone: false,
         }
     }
@@ -272,6 +277,7 @@ impl Clients {
         if let Some(stats) = stats {
             stats.durations.record(call.began.elapsed().as_nanos() as u64);
         }
+        turn.core.question_ended(call, answer.as_ref().err());
         let conn = call.conn;
         if !call.gone {
             self.decide(turn, call, answer);

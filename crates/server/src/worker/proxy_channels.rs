@@ -184,6 +184,8 @@ impl Clients {
         };
         match turn.core.namespace_of(&request.channel).map(|of| Arc::clone(&of.options)) {
             Ok(options) => {
+                let trace = call.span.as_ref().map(|span| span.context);
+                let publication = NewPublication { trace, ..publication };
                 let publish = turn.core.publication_of(call.session, request, publication);
                 let channel = ChannelRef::new(&request.channel, &options);
                 self.publish_command(turn, (call.session, *id), channel, publish);

@@ -16,6 +16,7 @@ use super::turn::{Core, Turn};
 use crate::api::ApiErrorCode;
 use crate::metrics::Metric;
 use crate::metrics::labelled::ApiCall;
+use crate::telemetry::BegunSpan;
 
 /// JSON lines, as they come.
 const LINES: [(&str, &str); 2] =
@@ -51,7 +52,16 @@ impl PushLink {
             return self.push_overloaded(turn, conn, method);
         };
         let body = request.body.into();
-        let trace = request.headers.get_str("traceparent").and_then(TraceParent::read);
+        let traceparent = request.headers.get_str("traceparent");
+        let span = turn.core.state.telemetry.begin_request(traceparent).map(Box::new);
+        let trace = match &span {
+            Some(span) => Some(TraceParent {
+                trace: span.context.trace,
+                span: span.context.span,
+                is_sampled: true,
+            }),
+            None => traceparent.and_then(TraceParent::read),
+        };
         let request = PushRequest { call, conn, method, body, errors_as_status, trace, permit };
         let to = turn.core.state.bus.push();
         if turn.core.endpoint.send(to, PushMessage::Request(Box::new(request))).is_err() {
@@ -61,7 +71,7 @@ impl PushLink {
         if let Some(link) = turn.cx.data(conn) {
             link.role = Role::Push;
         }
-        self.push_calls.begin(conn, call, about);
+        self.push_calls.begin(conn, call, about, span);
     }
 
     fn push_overloaded(&mut self, turn: &mut Turn<'_, '_>, conn: ConnId, method: PushMethod) {
@@ -78,6 +88,7 @@ impl PushLink {
     pub(super) fn push_replied(&mut self, turn: &mut Turn<'_, '_>, reply: PushReply) {
         let conn = reply.conn;
         let about = self.push_calls.about(conn);
+        let span = self.push_calls.span(conn);
         match self.push_calls.handle_reply(reply) {
             None => {}
             Some(PushStep::Respond { status, body }) => {
@@ -85,14 +96,14 @@ impl PushLink {
                 if code > 0 {
                     turn.core.count(Metric::ApiErrors);
                 }
-                push_answered(turn.core, about, code);
+                push_answered(turn.core, about, span, code);
                 release(turn.cx, conn);
                 turn.answer(conn, &PlainResponse::json(status, body));
             }
             Some(PushStep::Stream { lines, begins, ends }) => {
                 if ends {
                     release(turn.cx, conn);
-                    push_answered(turn.core, about, 0);
+                    push_answered(turn.core, about, span, 0);
                 }
                 let written = turn.cx.outstanding(conn).and_then(|id| {
                     write_lines(turn.cx, id, begins, &lines)?;
@@ -145,8 +156,16 @@ impl PushLink {
 }
 
 /// Counts a call that was answered.
-fn push_answered(core: &Core<'_>, about: Option<(&'static str, Instant)>, code: u32) {
+fn push_answered(
+    core: &Core<'_>,
+    about: Option<(&'static str, Instant)>,
+    span: Option<BegunSpan>,
+    code: u32,
+) {
     let Some((method, began)) = about else { return };
+    if let Some(span) = span {
+        core.api_call_ended(span, ("push", method), std::iter::once((method, code)));
+    }
     core.api_answered("push", method, code);
     let took = began.elapsed().as_nanos() as u64;
     core.labelled().api_calls.of(ApiCall { api: "push", method }).record(took);

@@ -179,7 +179,7 @@ impl Api {
         events: Vec<TriggeredEvent>,
     ) {
         let app = Arc::clone(&plan.app);
-        let call = self.open_pusher_call(conn, plan, events.len());
+        let call = self.open_pusher_call(turn.core, conn, plan, events.len());
         for event in events {
             let Some(at) = self.api_calls.begin_next(call) else { break };
             let place = CommandPlace { call, at, part: None };
@@ -215,7 +215,7 @@ impl Api {
         plan: Plan,
         request: &Request<'_>,
     ) {
-        let call = self.open_pusher_call(conn, plan, 1);
+        let call = self.open_pusher_call(turn.core, conn, plan, 1);
         if let Some(at) = self.api_calls.begin_next(call) {
             let place = CommandPlace { call, at, part: None };
             if let Err(error) = self.begin(turn, clients, place, request) {
@@ -226,7 +226,14 @@ impl Api {
         self.pause(turn, clients, call);
     }
 
-    fn open_pusher_call(&mut self, conn: ConnId, plan: Plan, commands: usize) -> CallId {
+    fn open_pusher_call(
+        &mut self,
+        core: &Core<'_>,
+        conn: ConnId,
+        plan: Plan,
+        commands: usize,
+    ) -> CallId {
+        let span = core.state.telemetry.begin().map(Box::new);
         self.api_calls.open(NewCall {
             conn,
             form: CallForm::Single,
@@ -238,6 +245,7 @@ impl Api {
             pusher: Some(Box::new(plan)),
             then: None,
             began: Instant::now(),
+            span,
         })
     }
 
@@ -266,7 +274,7 @@ impl Api {
         let app = Arc::clone(&plan.app);
         let attributes: Vec<(String, ChannelAttribute)> =
             plan.attributes().map(|(name, attribute)| (name.to_owned(), attribute)).collect();
-        let call = self.open_pusher_call(conn, plan, attributes.len());
+        let call = self.open_pusher_call(turn.core, conn, plan, attributes.len());
         for (name, attribute) in attributes {
             let Some(at) = self.api_calls.begin_next(call) else { break };
             let place = CommandPlace { call, at, part: None };

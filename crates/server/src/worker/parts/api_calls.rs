@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dunlin_config::ApiScope;
-use dunlin_hub::Published;
+use dunlin_hub::{Published, TraceContext};
 use dunlin_net::ConnId;
 
 use super::call_rest::{BroadcastRest, CallRest, RestCommands};
@@ -17,6 +17,7 @@ use crate::api::{
 use crate::limits::budget::{BudgetKey, Rates};
 use crate::program::OnResponse;
 use crate::pusher::Plan;
+use crate::telemetry::BegunSpan;
 use crate::tenants::Tenant;
 
 /// Counts up while the worker runs.
@@ -117,6 +118,8 @@ pub(crate) struct NewCall {
     pub(crate) then: Option<OnResponse>,
     /// When the call came.
     pub(crate) began: Instant,
+    /// Its span, if it is traced.
+    pub(crate) span: Option<Box<BegunSpan>>,
 }
 
 /// The connection id of calls that have no connection: those of cluster nodes, of the admin port and of the embedding program.
@@ -136,6 +139,7 @@ impl NewCall {
             pusher: None,
             then: None,
             began: Instant::now(),
+            span: None,
         }
     }
 }
@@ -193,6 +197,8 @@ pub(crate) struct AnsweredCall {
     pub(crate) then: Option<OnResponse>,
     /// See [`NewCall::began`].
     pub(crate) began: Instant,
+    /// See [`NewCall::span`].
+    pub(crate) span: Option<Box<BegunSpan>>,
 }
 
 struct ApiCall {
@@ -274,6 +280,11 @@ impl ApiCalls {
     /// Returns the tenant of a call's API key.
     pub(crate) fn tenant(&self, call: CallId) -> Option<&Arc<Tenant>> {
         self.calls.get(&call)?.new.scope.as_ref()?.tenant.as_ref()
+    }
+
+    /// Returns the ids of the span of a call, if it is traced.
+    pub(crate) fn trace(&self, call: CallId) -> Option<TraceContext> {
+        self.calls.get(&call)?.new.span.as_ref().map(|span| span.context)
     }
 
     /// Returns the method of a command.
@@ -505,6 +516,7 @@ impl ApiCalls {
             pusher,
             then,
             began,
+            span,
             ..
         } = call.new;
         let budget = scope.and_then(|scope| scope.budget);
@@ -518,6 +530,7 @@ impl ApiCalls {
             pusher,
             then,
             began,
+            span,
         };
         Some(call)
     }

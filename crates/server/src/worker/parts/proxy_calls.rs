@@ -1,5 +1,6 @@
 //! Commands that wait for a backend, and the data of their connections that is forwarded to backends.
 
+use crate::telemetry::BegunSpan;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,6 +35,8 @@ pub(crate) struct ProxyCall {
     /// The command as received, to be executed with the decision. Empty if the decision is all that is needed.
     pub(crate) frame: Box<[u8]>,
     pub(crate) began: Instant,
+    /// Its span, if it is traced.
+    pub(crate) span: Option<Box<BegunSpan>>,
     /// The connection is closed; the answer still counts for the health of the backend.
     pub(crate) gone: bool,
 }
@@ -301,6 +304,7 @@ mod tests {
             channel: channel.into(),
             frame: vec![0; 10].into(),
             began: Instant::now(),
+            span: None,
             gone: false,
         }
     }

@@ -7,6 +7,7 @@ use dunlin_net::ConnId;
 use dunlin_push_service::message::{PushMessage, PushReply, PushReplyBody};
 
 use super::FastMap;
+use crate::telemetry::BegunSpan;
 
 /// The push calls of one worker.
 #[derive(Default)]
@@ -21,6 +22,7 @@ struct PushCall {
     id: u64,
     method: &'static str,
     began: Instant,
+    span: Option<Box<BegunSpan>>,
     /// The head of a streamed response has been sent.
     streams: bool,
     /// Bytes that the client's socket has not accepted.
@@ -45,9 +47,15 @@ impl PushCalls {
         conn: ConnId,
         call: u64,
         (method, began): (&'static str, Instant),
+        span: Option<Box<BegunSpan>>,
     ) {
-        let call = PushCall { id: call, method, began, streams: false, unread: 0 };
+        let call = PushCall { id: call, method, began, span, streams: false, unread: 0 };
         self.calls.insert(conn, call);
+    }
+
+    /// Returns the span of the call of a connection, if it is traced.
+    pub(crate) fn span(&self, conn: ConnId) -> Option<BegunSpan> {
+        self.calls.get(&conn)?.span.as_deref().copied()
     }
 
     /// Returns the method of the call of a connection, and when it came.
@@ -136,7 +144,7 @@ mod tests {
     #[test]
     fn a_batch_streams_and_says_what_its_client_has_read() {
         let mut calls = PushCalls::default();
-        calls.begin(conn(1), 7, ("push", Instant::now()));
+        calls.begin(conn(1), 7, ("push", Instant::now()), None);
         let step = calls.handle_reply(reply(7, PushReplyBody::Lines(lines("one\n"))));
         let first = PushStep::Stream { lines: lines("one\n"), begins: true, ends: false };
         assert_eq!(step, Some(first));
@@ -157,7 +165,7 @@ mod tests {
     #[test]
     fn a_reply_to_an_earlier_incarnation_reaches_nobody() {
         let mut calls = PushCalls::default();
-        calls.begin(conn(1), 8, ("push", Instant::now()));
+        calls.begin(conn(1), 8, ("push", Instant::now()), None);
         assert_eq!(calls.handle_reply(reply(7, PushReplyBody::Abort)), None);
         let step = calls.handle_reply(reply(8, PushReplyBody::Complete(200, lines("{}"))));
         assert_eq!(step, Some(PushStep::Respond { status: 200, body: lines("{}") }));
@@ -168,7 +176,7 @@ mod tests {
     fn message_that_finds_the_ring_full_stays_first() {
         let mut calls = PushCalls::default();
         for call in [1, 2] {
-            calls.begin(conn(call), call, ("push", Instant::now()));
+            calls.begin(conn(call), call, ("push", Instant::now()), None);
             calls.handle_closed(conn(call));
         }
         let first = calls.poll_transmit().unwrap();

@@ -20,6 +20,7 @@ fn new_call(number: u64, form: CallForm, commands: u32, at_once: usize) -> NewCa
         pusher: None,
         then: None,
         began: Instant::now(),
+        span: None,
     }
 }
 
