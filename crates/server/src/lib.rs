@@ -20,6 +20,8 @@ mod control;
 mod crash;
 mod engines;
 mod error;
+#[cfg(feature = "otlp")]
+mod exporter;
 mod federation;
 mod log;
 mod message;

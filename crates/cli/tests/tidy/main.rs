@@ -335,6 +335,7 @@ const GUARDS: [(&str, &[&str]); 6] = [
         &[
             "engine-servers/src/tls.rs",
             "server/src/control/key_fetcher.rs",
+            "server/src/exporter/mod.rs",
             "server/src/webhooks/checks.rs",
             "server/src/webhooks/sender.rs",
             "server/src/worker/backends.rs",

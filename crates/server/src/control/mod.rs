@@ -18,6 +18,8 @@ use tokio::time::Instant;
 use crate::admin::worker_metrics::registry;
 use crate::admin::{AdminParams, AdminThread};
 use crate::error::ServeError;
+#[cfg(feature = "otlp")]
+use crate::exporter::TelemetryThread;
 use crate::federation::FederationThread;
 use crate::log::{self, Entry, Kind};
 use crate::message::bus::Endpoint;
@@ -27,8 +29,6 @@ use crate::message::webhooks::WebhooksMessage;
 use crate::message::worker::WorkerMessage;
 use crate::state::memory::{self, Memory, MemoryBounds};
 use crate::state::{Lifecycle, ServerState};
-#[cfg(feature = "otlp")]
-use crate::telemetry::export::TelemetryThread;
 use crate::webhooks::{FINISH_TIMEOUT, WebhooksThread};
 use crate::worker::thread::Workers;
 

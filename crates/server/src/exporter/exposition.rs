@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, Sum,
 };
 
-use super::export::attribute;
+use super::attribute;
 
 /// Start and time of the data points.
 #[derive(Clone, Copy, Debug)]

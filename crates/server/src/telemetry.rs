@@ -1,14 +1,9 @@
 //! Traces, and the export of traces and metrics to a collector.
 //!
 //! Whoever begins something that may be traced asks [`Telemetry::begin`], one load while nothing is sent anywhere. Spans that
-//! have ended go into a bounded queue ([`Telemetry::end`]); a thread of its own sends them (`export`). What finds no room
+//! have ended go into a bounded queue ([`Telemetry::end`]); a thread of its own sends them (`exporter`). What finds no room
 //! is counted. The ids of a span travel with what it causes: as [`TraceContext`] with publications, over workers, engines
 //! and nodes; as `traceparent` (W3C Trace Context) to backends.
-
-#[cfg(feature = "otlp")]
-pub(crate) mod export;
-#[cfg(feature = "otlp")]
-mod exposition;
 
 use std::cell::Cell;
 use std::hash::BuildHasher;
@@ -64,8 +59,8 @@ pub(crate) struct BegunSpan {
     /// Its own ids, for what it causes.
     pub(crate) context: TraceContext,
     /// The span that has caused it; 0: none.
-    parent: u64,
-    began_ns: u64,
+    pub(crate) parent: u64,
+    pub(crate) began_ns: u64,
 }
 
 impl BegunSpan {
@@ -84,12 +79,12 @@ pub(crate) fn header(of: TraceContext) -> String {
 #[derive(Debug)]
 #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "nothing sends it"))]
 pub(crate) struct Span {
-    begun: BegunSpan,
-    ended_ns: u64,
-    kind: SpanKind,
-    name: &'static str,
-    is_error: bool,
-    attributes: Attributes,
+    pub(crate) begun: BegunSpan,
+    pub(crate) ended_ns: u64,
+    pub(crate) kind: SpanKind,
+    pub(crate) name: &'static str,
+    pub(crate) is_error: bool,
+    pub(crate) attributes: Attributes,
 }
 
 /// Whether and where traces and metrics are sent, and what waits for that.
@@ -100,13 +95,13 @@ pub(crate) struct Telemetry {
     ids: AtomicU64,
     queue: SyncSender<Span>,
     /// Taken by the thread that sends.
-    spans: Mutex<Option<Receiver<Span>>>,
+    pub(crate) spans: Mutex<Option<Receiver<Span>>>,
     /// That thread, which is woken when the settings change.
-    thread: Mutex<Option<Thread>>,
-    sent: AtomicU64,
-    dropped: AtomicU64,
-    failed: AtomicU64,
-    requests_failed: AtomicU64,
+    pub(crate) thread: Mutex<Option<Thread>>,
+    pub(crate) sent: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) requests_failed: AtomicU64,
 }
 
 impl Telemetry {

@@ -3,6 +3,8 @@
 //! It sleeps while there is no collector. A collector that is slow, down or hangs delays this thread alone: the queue fills, and
 //! what does not fit is counted.
 
+mod exposition;
+
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -27,9 +29,9 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as ProtoSpan, Status};
 use prost::Message;
 
-use super::exposition::{self, Period};
-use super::{AttributeValue, Span, SpanKind, unix_ns};
+use self::exposition::Period;
 use crate::state::ServerState;
+use crate::telemetry::{AttributeValue, Span, SpanKind, unix_ns};
 
 /// Spans are gathered for so long.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -284,7 +286,7 @@ fn scope() -> InstrumentationScope {
     }
 }
 
-pub(super) fn attribute(key: &str, value: AttributeValue) -> KeyValue {
+fn attribute(key: &str, value: AttributeValue) -> KeyValue {
     let value = match value {
         AttributeValue::Text(text) => Value::StringValue(text.into()),
         AttributeValue::Number(number) => Value::IntValue(number),
