@@ -56,6 +56,8 @@ mod tests {
     fn every_reference_leads_somewhere_and_every_status_of_a_problem_is_described() {
         let document: Value = serde_json::from_str(document()).unwrap();
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+        let listed: Vec<_> =
+            document["tags"].as_array().unwrap().iter().map(|tag| &tag["name"]).collect();
         let mut statuses = Vec::new();
         let mut left = vec![&document];
         while let Some(value) = left.pop() {
@@ -65,6 +67,9 @@ mod tests {
                         let pointer = at.strip_prefix('#').unwrap();
                         assert!(document.pointer(pointer).is_some(), "{at}");
                     }
+                    let tags = object.get("tags").and_then(Value::as_array).into_iter().flatten();
+                    let mut names = tags.filter(|tag| tag.is_string());
+                    assert!(names.all(|tag| listed.contains(&tag)), "{:?}", object.get("tags"));
                     if let Some(responses) = object.get("responses").and_then(Value::as_object) {
                         statuses.extend(responses.keys().filter_map(|key| key.parse::<u16>().ok()));
                     }

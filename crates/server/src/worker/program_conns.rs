@@ -679,11 +679,13 @@ impl Clients {
                 self.handle_frame(turn, conn, &frame);
             }
             Target::Server(method) => {
+                count_call(turn, conn, (id, method));
                 let Some(method) = Method::of(method) else { return };
                 self.charge_call(turn, conn, Some(CommandKind::Publish), &call.params);
                 self.server_calls.asked.push((conn, id, method, call.params.clone()));
             }
             Target::Shared => {
+                count_call(turn, conn, (id, "shared"));
                 self.charge_call(turn, conn, None, &call.params);
                 self.call_shared(turn, conn, id, &call.params);
             }
@@ -697,7 +699,6 @@ impl Clients {
         kind: Option<CommandKind>,
         params: &[u8],
     ) {
-        turn.core.count(Metric::Commands);
         let work = Work { commands: 1, kind, bytes: params.len() as u64, ..Work::default() };
         if let Some(ready_ms) = turn.charge_request(conn, None, work)
             && !self.backlogs.contains(conn)
@@ -722,7 +723,7 @@ impl Clients {
             let frame = command_text(id, "connect", params);
             return self.handle_frame(turn, conn, &frame);
         }
-        turn.core.count(Metric::Commands);
+        count_call(turn, conn, (id, "connect"));
         let identity = Identity {
             user: connect.user.into_owned(),
             info: connect.info.map(ToOwned::to_owned),
@@ -812,6 +813,13 @@ impl Worker<'_> {
             let turn = &mut self.core.turn(cx);
             self.api.serve_call(turn, &mut self.clients, call, method, &params);
         }
+    }
+}
+
+/// A program's call is a command of its client, though no frame brought it.
+fn count_call(turn: &mut Turn<'_, '_>, conn: ConnId, call: (u32, &'static str)) {
+    if let Some(&mut link) = turn.cx.data(conn) {
+        turn.core.command(link, call.into());
     }
 }
 
