@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::metrics::Metric;
 use crate::state::settings::Settings;
-use crate::tests::{Cluster, Listener};
+use crate::tests::{Cluster, Listener, TIMEOUT};
 
 fn budget(config: &mut Config, commands_per_s: u32) {
     config.limits.anonymous_budget =
@@ -328,6 +328,13 @@ fn a_key_far_ahead_of_its_budget_is_refused_and_learns_when_to_come_back() {
         body.len()
     );
     std::io::Write::write_all(&mut gone, request.as_bytes()).unwrap();
+    // A call that begins before it is charged waits with it.
+    let is_charged = || cluster.state.counters.iter().any(|of| of.get(Metric::CommandsDelayed) > 0);
+    let deadline = std::time::Instant::now() + TIMEOUT;
+    while !is_charged() {
+        assert!(std::time::Instant::now() < deadline, "nothing was charged");
+        std::thread::yield_now();
+    }
     let (headers, body) = publish(KEY, "1");
     let refused = std::iter::repeat_with(|| cluster.exchange("POST /api/publish", &headers, &body))
         .find(|answer| answer.starts_with("HTTP/1.1 429"))

@@ -118,6 +118,7 @@ impl Story {
                     json!({
                         "addr": served.at.extra.to_string(),
                         "backlog": 1_024,
+                        "program": null,
                         "serves": "all",
                         "ingress": { "trusted_proxies": [], "proxy_protocol": false, "tls": false, "client_ca": null, "access_log": false },
                     }),
