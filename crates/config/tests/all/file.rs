@@ -33,6 +33,7 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
     let config = Config::from_toml(&file).unwrap();
     let chat = dunlin_config::ChannelOptions {
         engine: Some("...".into()),
+        ack_dead_letter: Some("...".into()),
         name_pattern: Some(dunlin_config::Pattern::parse("...").unwrap()),
         channel_regex: Some("...".into()),
         subscribe_cel: Some("...".into()),
