@@ -68,6 +68,8 @@ fn every_example_in_the_default_file_holds_when_its_comment_mark_is_removed() {
         "nobody would know which port that is",
         "it is for an engine on a disk alone",
         "nothing is chosen, and a program may fail",
+        "no message goes there without a bound of deliveries",
+        "messages would go to no channel",
     ];
     let errors = config.validate().unwrap_err();
     let unexpected: Vec<_> = errors
