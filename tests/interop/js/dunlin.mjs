@@ -55,7 +55,7 @@ class Stage {
     this.#endings.unshift(ending);
   }
 
-  async server({ state = false, ...options }) {
+  async server({ state = false, ...options } = {}) {
     const directory = state ? fs.mkdtempSync(path.join(os.tmpdir(), "dunlin-interop-")) : null;
     if (directory) this.after(() => fs.rmSync(directory, { recursive: true }));
     const server = new Server({ ...options, state: directory });
