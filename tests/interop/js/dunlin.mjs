@@ -289,7 +289,8 @@ export class Line {
 
   /// Cuts every connection; new ones get through at once.
   cut() {
-    for (const pair of this.#pairs) for (const end of pair) end.resetAndDestroy();
+    // A socket that still connects, or has its end behind it, would keep the process alive if it were reset.
+    for (const end of [...this.#pairs].flat()) end.readyState === "open" ? end.resetAndDestroy() : end.destroy();
   }
 
   /// Cuts every connection; new ones lead to this port.
