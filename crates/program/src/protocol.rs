@@ -24,6 +24,7 @@ impl ConnEvent<'_> {
     /// The names of the functions for them.
     pub const NAMES: [&'static str; 5] = ["open", "frame", "push", "timer", "close"];
 
+    #[cfg(feature = "luau")]
     pub(crate) const fn index(&self) -> usize {
         match self {
             ConnEvent::Open(_) => 0,

@@ -95,6 +95,7 @@ pub(crate) struct Telemetry {
     ids: AtomicU64,
     queue: SyncSender<Span>,
     /// Taken by the thread that sends.
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "nothing is sent"))]
     pub(crate) spans: Mutex<Option<Receiver<Span>>>,
     /// That thread, which is woken when the settings change.
     pub(crate) thread: Mutex<Option<Thread>>,
