@@ -43,6 +43,7 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 }
 
 /// The same of bytes that need not be text.
+#[cfg(feature = "programs")]
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
