@@ -71,6 +71,31 @@ pub struct HostConfig {
     pub tls: Option<Tls>,
 }
 
+impl HostConfig {
+    /// Returns the settings for requests that are made one at a time, and now and then: one connection, nothing queued, answers of at most
+    /// `answer_bytes_max` bytes within `timeout_ms` (0: no limit).
+    pub fn one_at_a_time(timeout_ms: u64, answer_bytes_max: usize) -> HostConfig {
+        let timeout_ms = NonZeroU64::new(timeout_ms);
+        HostConfig {
+            connections: 1,
+            depth: Depth::Fixed(1),
+            queue_max: 1,
+            answer_timeout_ms: timeout_ms,
+            queue_timeout_ms: timeout_ms,
+            connect_timeout_ms: timeout_ms,
+            connect_attempts: 1,
+            replays_max: 1,
+            body_bytes_max: answer_bytes_max,
+            // Stops reading an endless response.
+            limits: ConnectionLimits {
+                body_bytes_max: answer_bytes_max as u64,
+                ..ConnectionLimits::default()
+            },
+            ..HostConfig::default()
+        }
+    }
+}
+
 impl Default for HostConfig {
     fn default() -> HostConfig {
         HostConfig {

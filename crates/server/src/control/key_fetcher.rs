@@ -1,11 +1,10 @@
 //! Fetches the key sets of tokens on the control thread. Connections whose key is known do not wait for it.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dunlin_net::{Tls, Url};
-use dunlin_pipeline::{ClientConfig, ConnectionLimits, Depth, HostConfig, Request, ThreadedClient};
+use dunlin_pipeline::{ClientConfig, HostConfig, Request, ThreadedClient};
 use tokio::sync::mpsc;
 
 use crate::auth::jwks::{Jwks, KeySet, SET_BYTES_MAX};
@@ -87,25 +86,8 @@ async fn read(jwks: &Jwks) -> Result<KeySet, String> {
         Some(ca) => Some(Tls::with_roots(ca.as_bytes()).map_err(|error| error.to_string())?),
         None => None,
     };
-    let timeout_ms = NonZeroU64::new(endpoint.timeout_ms);
-    let config = HostConfig {
-        connections: 1,
-        depth: Depth::Fixed(1),
-        queue_max: 1,
-        answer_timeout_ms: timeout_ms,
-        queue_timeout_ms: timeout_ms,
-        connect_timeout_ms: timeout_ms,
-        connect_attempts: 1,
-        replays_max: 1,
-        body_bytes_max: SET_BYTES_MAX,
-        // Stops reading an endless response.
-        limits: ConnectionLimits {
-            body_bytes_max: SET_BYTES_MAX as u64,
-            ..ConnectionLimits::default()
-        },
-        tls,
-        ..HostConfig::default()
-    };
+    let one_at_a_time = HostConfig::one_at_a_time(endpoint.timeout_ms, SET_BYTES_MAX);
+    let config = HostConfig { tls, ..one_at_a_time };
     let client =
         ThreadedClient::start(ClientConfig::default(), 1).map_err(|error| error.to_string())?;
     let host = client.host(&endpoint.url, config).map_err(|error| error.to_string())?;

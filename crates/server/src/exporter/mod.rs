@@ -5,7 +5,6 @@
 
 mod exposition;
 
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, PoisonError};
@@ -15,9 +14,7 @@ use std::{io, thread};
 use dunlin_config::Otlp;
 use dunlin_metrics::Registry;
 use dunlin_net::{Tls, Url};
-use dunlin_pipeline::{
-    ClientConfig, ConnectionLimits, Depth, HostConfig, HostId, Request, ThreadedClient,
-};
+use dunlin_pipeline::{ClientConfig, HostConfig, HostId, Request, ThreadedClient};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -222,24 +219,8 @@ fn collector(otlp: &Otlp) -> Result<Collector, String> {
         Some(ca) => Some(Tls::with_roots(ca.as_bytes()).map_err(|error| error.to_string())?),
         None => None,
     };
-    let timeout_ms = NonZeroU64::new(otlp.timeout_ms);
-    let config = HostConfig {
-        connections: 1,
-        depth: Depth::Fixed(1),
-        queue_max: 1,
-        answer_timeout_ms: timeout_ms,
-        queue_timeout_ms: timeout_ms,
-        connect_timeout_ms: timeout_ms,
-        connect_attempts: 1,
-        replays_max: 1,
-        body_bytes_max: ANSWER_BYTES_MAX,
-        limits: ConnectionLimits {
-            body_bytes_max: ANSWER_BYTES_MAX as u64,
-            ..ConnectionLimits::default()
-        },
-        tls,
-        ..HostConfig::default()
-    };
+    let one_at_a_time = HostConfig::one_at_a_time(otlp.timeout_ms, ANSWER_BYTES_MAX);
+    let config = HostConfig { tls, ..one_at_a_time };
     let client =
         ThreadedClient::start(ClientConfig::default(), 1).map_err(|error| error.to_string())?;
     let host = client.host(&otlp.endpoint, config).map_err(|error| error.to_string())?;
