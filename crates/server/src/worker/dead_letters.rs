@@ -101,7 +101,8 @@ impl Clients {
             device.to_string(),
             letter.deliveries.to_string(),
         ];
-        let key = values[..4].join("\n");
+        // Quoted, so that where one name ends is no guess.
+        let key = format!("{:?}", &values[..4]);
         let own = publication.tags().iter().cloned();
         let more =
             TAGS.into_iter().map(Box::from).zip(values.into_iter().map(String::into_boxed_str));

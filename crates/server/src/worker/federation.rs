@@ -201,10 +201,7 @@ impl Clients {
             user => format!("{user}@{}", id.peer),
         };
         // A message that its sender has numbered is known by that number, whichever link it comes by.
-        let key = match &*message.idempotency_key {
-            "" => format!("{}/{:x}/{}", id.peer, id.stream, id.seq),
-            key => format!("{}/{}/{key}", id.peer, message.from),
-        };
+        let key = idempotency_key(&id.peer, (id.stream, id.seq), message);
         let publication = NewPublication {
             // What is no JSON on one line is not written as JSON, whatever the peer calls it.
             format: Payload::of_bytes(&*message.data).format(),
@@ -269,9 +266,41 @@ impl Core<'_> {
     }
 }
 
+/// Returns what a message is known by. Users and their keys are any text: with its length, no user's key is another user's.
+fn idempotency_key(peer: &str, (stream, seq): (u64, u64), message: &Message) -> String {
+    let from = &message.from;
+    match &*message.idempotency_key {
+        "" => format!("{peer}/seq/{stream:x}/{seq}"),
+        key => format!("{peer}/key/{}/{from}/{key}", from.len()),
+    }
+}
+
 fn format(format: PayloadFormat) -> Format {
     match format {
         PayloadFormat::Json => Format::Json,
         PayloadFormat::Binary => Format::Binary,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user could choose a key by which another user's message counted as known, and was not published.
+    #[test]
+    fn key_of_one_user_is_never_that_of_another_nor_a_number_of_the_link() {
+        let known_by = |from: &str, key: &str| {
+            let message = Message {
+                from: from.into(),
+                to: "bob".into(),
+                idempotency_key: key.into(),
+                format: Format::Json,
+                data: Vec::new(),
+            };
+            idempotency_key("a.example", (0xab, 7), &message)
+        };
+        assert_ne!(known_by("ann", "x/1"), known_by("ann/x", "1"));
+        assert_ne!(known_by("ab", "7"), known_by("ann", ""));
+        assert_eq!(known_by("ann", "1"), known_by("ann", "1"));
     }
 }
