@@ -153,4 +153,74 @@ mod tests {
     fn the_command_line_is_well_formed() {
         Dunlin::command().debug_assert();
     }
+
+    /// Splits a command as a shell does, up to the first pipe, redirection or comment. `None`: its line is not all of it.
+    fn words(line: &str) -> Option<Vec<String>> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for char in line.chars() {
+            match (quote, char) {
+                (Some(open), _) if open == char => quote = None,
+                (None, '\'' | '"') => {
+                    quote = Some(char);
+                    word.get_or_insert_default();
+                }
+                (None, '#') if word.is_none() => break,
+                (None, '|' | '<' | '>' | ';' | '&') => break,
+                (None, '\\' | '$') => return None,
+                (None, ' ') => words.extend(word.take()),
+                (_, char) => word.get_or_insert_default().push(char),
+            }
+        }
+        words.extend(word);
+        quote.is_none().then_some(words)
+    }
+
+    fn pages(folder: &std::path::Path, pages: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension() {
+                _ if path.is_dir() => self::pages(&path, pages),
+                Some(end) if end == "md" => pages.push(path),
+                _ => {}
+            }
+        }
+    }
+
+    /// With every feature, as the pages are written. A page said `dunlin explain --channel`, which there is not.
+    #[test]
+    fn every_command_of_the_docs_can_be_typed() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut all = vec![root.join("README.md")];
+        pages(&root.join("docs"), &mut all);
+        let (mut wrong, mut typed) = (Vec::new(), 0);
+        for page in all {
+            let text = std::fs::read_to_string(&page).unwrap();
+            let mut shell = false;
+            for line in text.lines().map(str::trim_start) {
+                if let Some(language) = line.strip_prefix("```") {
+                    shell = matches!(language, "sh" | "console");
+                }
+                let line = line.strip_prefix("$ ").unwrap_or(line);
+                let line = line.strip_prefix("sudo ").unwrap_or(line);
+                let Some(words) =
+                    Some(line).filter(|line| shell && line.starts_with("dunlin ")).and_then(words)
+                else {
+                    continue;
+                };
+                typed += 1;
+                if let Err(error) = Dunlin::try_parse_from(&words)
+                    && error.use_stderr()
+                {
+                    let why = error.to_string();
+                    wrong.push(format!(
+                        "{}: {line}: {}",
+                        page.display(),
+                        why.lines().next().unwrap_or_default()
+                    ));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(typed > 50, "{typed}");
+    }
 }
