@@ -15,6 +15,8 @@ use dunlin_log::{AppendError, Directory, Log, Threads};
 use kit::{body, config, record};
 
 const DIRECTORY: &str = "DUNLIN_LOG_KILLED";
+/// What so many processes append stays below the bound of the log.
+const KILLS_A_LOG: usize = 100;
 
 fn open(path: &Path) -> Log {
     // The lock is free once the kernel has ended the process.
@@ -58,15 +60,17 @@ fn appends_until_it_is_killed() {
     }
 }
 
-fn kill_often(kills: u64) {
+/// Kills a process in each of these rounds, all of them over one log.
+fn kill_often(rounds: std::ops::Range<u64>) {
+    let (first, last) = (rounds.start, rounds.end - 1);
     let directory = tempfile::tempdir().unwrap();
     let mut answered = std::collections::BTreeMap::<String, u64>::new();
-    for round in 0..kills {
+    for round in rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "appends_until_it_is_killed", "--nocapture"])
             .env(DIRECTORY, directory.path())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -92,7 +96,7 @@ fn kill_often(kills: u64) {
             let state = log.stream(stream).expect("a stream that was answered");
             assert!(state.top >= *top, "round {round}: {stream} ends at {}, not {top}", state.top);
         }
-        if round % 10 == 0 || round + 1 == kills {
+        if (round - first) % 10 == 0 || round == last {
             for (stream, top) in &answered {
                 let bodies = kit::bodies(&log, stream, 500);
                 assert!(bodies.len() as u64 >= *top, "round {round}: {stream}");
@@ -109,6 +113,9 @@ fn log_of_a_process_killed_twenty_times_has_all_that_was_answered() {
     if std::env::var_os(DIRECTORY).is_none() {
         // A soak test sets more: DUNLIN_LOG_KILLS=1000.
         let kills = std::env::var("DUNLIN_LOG_KILLS").ok().and_then(|kills| kills.parse().ok());
-        kill_often(kills.unwrap_or(20));
+        let kills = kills.unwrap_or(20);
+        for first in (0..kills).step_by(KILLS_A_LOG) {
+            kill_often(first..kills.min(first + KILLS_A_LOG as u64));
+        }
     }
 }
